@@ -1,11 +1,11 @@
 """Clock: the time, an argument everywhere, and the one source of write timestamps.
 
-The timestamps of two writes decide which one wins, and two writes of one process that carry
-the same one would be taken for a repeat. So whoever stamps requests takes the stamp here.
+The timestamps of two writes decide which one wins, and two writes of one process with the same
+timestamp would be taken for a repeat. So all code that stamps requests uses this module.
 
-A clock may step: somebody sets it, or the machine was suspended. ``WatchedClock`` compares it with
-a steady one where the daemon reads the time: so its engine learns of a step before it gets an
-instant behind it, by which all leases would be over.
+A clock may step: it was set, or the machine was suspended. ``WatchedClock`` compares it with a
+monotonic one where the daemon reads the time: so its engine is informed of a step before it gets an
+instant after it, by which all leases would have ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOK_US_MAX = 1000
 apart: else the process was not running meanwhile."""
 
 LOOKS_MAX = 8
-"""Looks at both clocks until the last one counts, however far apart."""
+"""Comparisons of both clocks after which the last one counts, with any distance."""
 
 
 class Clock(Protocol):
@@ -39,14 +39,14 @@ class Clock(Protocol):
 
 
 class SteadyClock(Clock, Protocol):
-    """A clock that also knows how much time has passed, whatever was done to it."""
+    """A clock that also measures elapsed time, independent of steps."""
 
     def monotonic_us(self) -> int:
         """Return a time in microseconds that never steps; what it counts from means nothing."""
 
 
 class SystemClock:
-    """The clock of the machine; it can jump when somebody sets it."""
+    """The clock of the machine; it can step when it is set."""
 
     def now_us(self) -> int:
         """Return the instant: microseconds since the Unix epoch."""
@@ -61,10 +61,10 @@ class SystemClock:
 
 
 class WatchedClock:
-    """Clock that tells of a step before it returns an instant behind it.
+    """Clock that reports a step before it returns an instant after it.
 
-    A look at both clocks costs as much as three at one. So one look allows the instants of a
-    second, which are read without another.
+    Comparing both clocks costs as much as reading one three times. So one comparison is valid for a
+    second, in which instants are read without another.
 
     Args:
         clock: The machine's, or a test's.
@@ -75,8 +75,8 @@ class WatchedClock:
         self.monotonic_us = clock.monotonic_us
         """Return a time in microseconds that never steps."""
         self.on_step: Callable[[int, int], object] = lambda _now, _step_us: None
-        """Told of each step: the instant behind it, and by how much it went ahead; negative: back.
-        """
+        """Called for each step: the instant after it, and the size of the step ahead; negative:
+        back."""
         self._low = self._high = 0
         now, steady = self._both()
         self._ahead_us = now - steady
@@ -87,7 +87,7 @@ class WatchedClock:
         return now if self._low <= now < self._high else self.look()
 
     def look(self) -> int:
-        """Compare the clocks, tell of a step, and return the instant as ``now_us`` does."""
+        """Compare the clocks, report a step, and return the instant as ``now_us`` does."""
         now, steady = self._both()
         step_us = now - steady - self._ahead_us
         # small steps add up
@@ -109,13 +109,13 @@ class WatchedClock:
 
 
 class TimestampSource:
-    """Gives instants of which no two are equal.
+    """Source of instants that are all different.
 
-    Each is later than the one before: where the clock does not advance or steps back a little,
-    the last one plus one is given. Where the clock comes back from a jump of over
-    ``TIMESTAMP_AHEAD_US_MAX``, it is followed: daemons refuse what is so far ahead. It may then go
-    through instants a second time, so the last timestamp of each ``TIMESTAMP_SLICE_US`` is kept,
-    and none up to that is given again. Threads may share a source, and so may signal handlers.
+    Each is later than the one before: if the clock does not advance or steps back a little, it is
+    the last one plus one. If the clock returns from a jump of over ``TIMESTAMP_AHEAD_US_MAX``, the
+    source follows it: daemons refuse timestamps so far ahead. It may then reach instants a second
+    time, so the last timestamp of each ``TIMESTAMP_SLICE_US`` is kept, and none up to that is used
+    again. Threads may share a source, and so may signal handlers.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -38,7 +38,7 @@ class EvictionQueue(Generic[Client]):
         self._move(origin, len(clients) - 1, len(clients))
 
     def discard(self, origin: str, client: Client) -> bool:
-        """Remove a client that has gone or may not be evicted now; whether it was there. O(1)."""
+        """Remove a client that has disconnected or must stay now; whether it was there. O(1)."""
         clients = self._by_origin.get(origin)
         if clients is None or client not in clients:
             return False
@@ -63,13 +63,13 @@ class EvictionQueue(Generic[Client]):
         self._most = max(self._most, after)
 
     def pop_oldest_of(self, origin: str) -> Client:
-        """Take out the oldest client of an address, which has some. O(1)."""
+        """Remove and return the oldest client of an address, which must have some. O(1)."""
         client = next(iter(self._by_origin[origin]))
         self.discard(origin, client)
         return client
 
     def pop(self) -> Client | None:
-        """Take out the oldest client of an address that has most; None: there is none. O(1)."""
+        """Remove and return the oldest client of the address with most; None: empty. O(1)."""
         if not self._count:
             return None
         return self.pop_oldest_of(next(iter(self._origins[self._most])))

@@ -133,11 +133,11 @@ class HttpServer:
         return len(self._clients)
 
     async def run(self, listeners: list[trio.SocketListener]) -> None:
-        """Serve all clients until cancelled; then end at once, whatever clients wait for."""
+        """Serve all clients until cancelled; then end at once, also with waiting clients."""
         await trio.serve_listeners(self.serve, listeners)
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one client until it goes, is too slow, or sends what is not HTTP; then close."""
+        """Serve one client until it disconnects, is too slow, or violates HTTP; then close."""
         clients, origin = self._clients, self._origin_of(stream)
         if len(clients) >= self._connections_max and (oldest := clients.pop()) is not None:
             LOG.debug(LogEvent("http-made-room", connections=self._connections_max))
@@ -184,7 +184,8 @@ class _Connection:
         """Answer requests until the last one.
 
         Raises:
-            trio.BrokenResourceError: The client has gone, or did not take an answer in time.
+            trio.BrokenResourceError: The client has disconnected, or did not read an answer in
+                time.
         """
         http = self._http
         try:
@@ -242,7 +243,7 @@ class _Connection:
                 has_body = False
             response = await _response(route.handler, request)
         if http.their_state is h11.SEND_BODY:
-            # the end of a request without a body, or the first part of one that nobody reads
+            # the end of a request without a body, or the first part of an unread one
             http.next_event()
         await self._send(response, is_last=has_body, has_content=method != "HEAD")
         return http.our_state is h11.DONE and http.their_state is h11.DONE
@@ -339,7 +340,7 @@ def _is_too_large(came: bytes) -> bool:
 
 
 def peer_of(stream: trio.SocketStream) -> str:
-    """Return the address of the client, as an option takes one; empty: it has none, or has gone."""
+    """Return the address of the client in the form of an option; empty: none, or disconnected."""
     try:
         name = stream.socket.getpeername()
     except OSError:

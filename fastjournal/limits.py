@@ -1,7 +1,7 @@
 """Limits: every bound of fastjournal in one place, each with its reason.
 
 Sizes are in bytes, times in microseconds, unless the name says otherwise. It is one long file on
-purpose: a search for a bound ends here, and bounds that follow from each other stand together.
+purpose: a search for a bound ends here, and related bounds are adjacent.
 Sections: protocol, daemon (by topic), clients, command log, compaction, spool.
 """
 
@@ -22,7 +22,7 @@ PRIORITY_MAX = 255
 """Priorities are 0 (first) to 255 (last): one byte of the order key."""
 
 PRIORITY_DEFAULT = 128
-"""The middle: there is room on both sides. It is priority 0 in workq's terms."""
+"""The middle, with values above and below. It is priority 0 of workq."""
 
 INSTANT_MAX = 2**64 - 1
 """Instants and durations are u64 on the wire."""
@@ -56,17 +56,17 @@ CLOCK_SKEW_US_MAX = 60_000_000
 
 CLOCK_STEP_US_MIN = 1_000_000
 """A clock that is off the steady one by more than this was set, or the machine was suspended: NTP
-slews both alike, and a process that waits for its processor between two looks is not so late."""
+slews both alike, and a process that waits for a CPU between two checks is not so late."""
 
 POSTPONE_US_MAX = 3600 * 1_000_000
-"""Default of max-postpone: a resource that changes all the time is worked on once an hour. It
-bounds short delays only; a longer delay holds."""
+"""Default of max-postpone: a resource that changes all the time is processed once an hour. It
+bounds short delays only; a longer delay is kept."""
 
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
-"""Default of default-lease: a day, for work whose length nobody stated."""
+"""Default of default-lease: a day, for work of unknown length."""
 
 TOMBSTONE_TTL_US = 3600 * 1_000_000
-"""Default of tombstone-ttl: longer than any sane forwarder backlog is resent out of order."""
+"""Default of tombstone-ttl: longer than a usual backlog of a forwarder is resent out of order."""
 
 TOMBSTONES_MAX = 1_000_000
 """Default of tombstones-max: about 400 MB of memory for keys of a usual length."""
@@ -75,11 +75,11 @@ TOMBSTONES_BYTES_MAX = 512 * 1024 * 1024
 """Default of tombstones-bytes-max: tombstones-max usual keys, or 120,000 of the longest."""
 
 TOMBSTONE_BYTES = 320
-"""Memory of a tombstone, besides its key."""
+"""Memory of a tombstone without its key."""
 
 TOMBSTONES_DROPPED_MAX = 1000
-"""Tombstones whose time is over that are dropped at one look at the clock: a millisecond. So those
-of a quiet hour go in a while without any further request."""
+"""Expired tombstones that are dropped in one pass of the timers: a millisecond of work. So those of
+a quiet hour are dropped without any further request."""
 
 # --- daemon: connections and admission control ---------------------------------------------------
 
@@ -91,22 +91,22 @@ INFLIGHT_BYTES_MAX = 256 * 1024 * 1024
 of the largest replies, or 256 of the largest values in flight."""
 
 SCARCE_BYTES = 4096
-"""While memory is scarce: bytes that a session reads at once and gathers of replies, and the
-largest value in a reply. With its decoded requests a connection then holds less than 64 KiB, 640 MB
-for the default of max-connections."""
+"""While memory is scarce: bytes that a session reads at once, bytes of replies that it buffers, and
+the largest value in a reply. With its decoded requests a connection then holds less than 64 KiB,
+640 MB for the default of max-connections."""
 
 SCARCE_PARTIAL_BYTES = 64 * 1024
 """While memory is scarce: bytes of an incomplete request. Usual requests continue."""
 
 SLOW_READER_SECONDS = 5.0
-"""While memory is scarce: time without a byte taken, after which a client is disconnected. A reader
-that is only slow takes 64 KiB in that time."""
+"""While memory is scarce: time after which a client that reads nothing is disconnected. A client
+that is only slow reads 64 KiB in that time."""
 
 SEND_BYTES_MAX = 64 * 1024
-"""Bytes sent in one piece: a client that takes so much is not idle."""
+"""Bytes sent in one piece: a client that reads so much is not idle."""
 
 REQUEST_OBJECT_BYTES = 256
-"""Memory of a decoded request, besides its key and value."""
+"""Memory of a decoded request without its key and value."""
 
 REQUEST_BYTES_PER_SECOND = 64 * 1024
 """Rate for which a large value extends request-timeout: that of a slow line."""
@@ -125,7 +125,7 @@ RECEIVE_BYTES_MAX = 64 * 1024
 client."""
 
 REPLIES_BYTES_MAX = 1024 * 1024
-"""Bytes of replies of one connection that are gathered before they are sent: a read may hold
+"""Bytes of replies of one connection that are buffered before they are sent: one read may contain
 thousands of requests, each with a reply of megabytes."""
 
 REFUSALS_MAX = 64
@@ -135,14 +135,14 @@ once."""
 # --- daemon: scheduler, leases, dead letters, domains --------------------------------------------
 
 NEXT_ENTRIES_MAX = 500
-"""Entries of one NEXT, whatever its count: about 5 ms of work, so no other client waits longer."""
+"""Entries of one NEXT, also for a larger count: about 5 ms of work, so no client waits longer."""
 
 ADVANCE_WORK_MAX = 1000
-"""Work of one pass over entries whose delay, lease or ttl ended, 100 of them: if a million end at
-midnight, requests are served in between."""
+"""Work of one pass over entries whose delay, lease or ttl ended, about 100: if a million end at
+midnight, requests are served between the passes."""
 
 KICK_ENTRIES_MAX = 250
-"""Entries of one KICK of a domain, whatever its count: each is rewritten, 20 us of work."""
+"""Entries of one KICK of a domain, also for a larger count: each is rewritten, 20 us of work."""
 
 KICK_BYTES_MAX = 1024 * 1024
 """Bytes of keys and values of one KICK of a domain: they are rewritten in one piece, in 4 ms."""
@@ -151,7 +151,7 @@ KICK_LOOKS_MAX = 5000
 """Buried entries that one KICK of a domain examines, with those that others have locked: 3 ms."""
 
 PURGE_ENTRIES_MAX = 250
-"""Entries of one PURGE, whatever its count: each has a record and a tombstone, 10 us of work."""
+"""Entries of one PURGE, also for a larger count: a record and a tombstone each, 10 us of work."""
 
 PURGE_LOOKS_MAX = 5000
 """Entries that one PURGE examines, with those that others have locked: 3 ms."""
@@ -163,19 +163,19 @@ PAUSED_BYTES_MAX = 64 * 1024 * 1024
 """Memory of paused domains: PAUSED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
 PAUSE_BYTES = 540
-"""Memory of a paused domain, besides its name."""
+"""Memory of a paused domain without its name."""
 
 RETRY_DELAY_US = 1_000_000
 """Delay after the first failed attempt of an entry, unless the worker names another."""
 
 RETRY_DELAY_US_MAX = 3_600_000_000
-"""Longest delay after a failed attempt: it doubles with each of them."""
+"""Longest delay after a failed attempt: the delay doubles with each attempt."""
 
 LIMIT_MAX = (1 << 63) - 1
 """Largest number in a LIMIT: intervals are added to instants, and JSON readers have 64 bits."""
 
 LIMIT_VALUE_BYTES_MAX = 4096
-"""Bytes of the JSON object of a LIMIT: some twenty times what all of its names need. A value of
+"""Bytes of the JSON object of a LIMIT: some twenty times the size of all its names. A value of
 max-value takes 6 ms to decode."""
 
 NEXT_VALUE_BYTES_MAX = 4096
@@ -188,31 +188,31 @@ LIMITED_BYTES_MAX = 64 * 1024 * 1024
 """Memory of limited domains: LIMITED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
 INTERVALS_MAX = 1_000_000
-"""Domains whose interval after a delivery runs; of more, the interval that ends first is over
-early. And domains whose last delivery a start restores."""
+"""Domains whose interval after a delivery runs; beyond it the interval that ends first ends early.
+Also domains whose last delivery is restored at a start."""
 
 INTERVALS_BYTES_MAX = 512 * 1024 * 1024
-"""Memory of these: so many of usual names, or 120,000 of the longest."""
+"""Memory of these domains: INTERVALS_MAX of usual names, or 120,000 of the longest."""
 
 INTERVAL_BYTES = 300
-"""Memory of such a domain, besides its name."""
+"""Memory of such a domain without its name."""
 
 LIMIT_BYTES = 540
-"""Memory of a limited domain, besides its name."""
+"""Memory of a limited domain without its name."""
 
 WORKERS_MAX = 100
 """Workers in the reply to a STATS with META: 15 kB, and more than a screen shows."""
 
 WORKER_ROW_WORK = 10
-"""Work for each of these: microseconds."""
+"""Work per worker, in microseconds."""
 
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority with a due entry. Under 5 ms of work; /metrics compares all, in slices."""
 
 UNDELIVERED_RELEASED_MAX = 100
-"""Leases of unsent replies that are released in one pass: a millisecond. A connection may have
-leased thousands in replies that it did not read."""
+"""Leases of unsent replies that are released in one pass: a millisecond of work. A connection may
+have leased thousands in replies that it did not read."""
 
 # --- daemon: scans -------------------------------------------------------------------------------
 
@@ -241,25 +241,25 @@ SCAN_STEP_WORK = 400
 """Work of one step of a scan, in units of about a microsecond at the worst."""
 
 SCANS_MAX = 16
-"""Scans that gather a reply at a time; others wait. A reply of 65,535 small pairs with metadata
-takes 15 MB while it is made."""
+"""Scans that build a reply at the same time; others wait. A reply of 65,535 small pairs with
+metadata takes 15 MB while it is built."""
 
 SCAN_PLACE_WORK = 5_000
-"""Work after which a scan leaves its place among these to one that waits."""
+"""Work after which such a scan yields its place to a waiting scan."""
 
 SCAN_HELD_BYTES_MAX = 16 * 1024
-"""Bytes of pairs that a scan may hold without such a place; it ends its page where it has more."""
+"""Bytes of pairs that a scan may hold without such a place; with more it ends its page."""
 
 SCAN_PAGE_WORK = 50_000
-"""Work after which it does so where others wait: large pages of range scans take no more turns than
-they need."""
+"""Work after which a scan ends its page if others wait: so large pages of range scans take few
+turns."""
 
 MERGED_KEYS = 200
 """Keys that are merged into the key index in one pass, up to 5 us each."""
 
 FRESH_KEYS_MAX = 8192
-"""Keys that came last, until the oldest of them get into a sorted run: those of some 4,000 jobs.
-Jobs that are done before cost the index next to nothing."""
+"""Most recently added keys, beyond which the oldest get into a sorted run: those of some 4,000
+jobs. Jobs that are removed before cost the index next to nothing."""
 
 SORTED_KEYS = 2048
 """Keys that become a sorted run in one pass, under 2 ms."""
@@ -268,29 +268,28 @@ UNSORTED_KEYS_READ = 512
 """Most keys that each step of a scan sorts: more become a sorted run first."""
 
 RUN_KEYS_KEPT = 65_536
-"""Keys of sorted runs that are merged only where there is an idle moment: a scan reads some runs as
-well as none. Where there are more, some are merged in a slice of a turn."""
+"""Keys of sorted runs that are merged only while the daemon is idle: a few runs do not slow a scan.
+Beyond it some are merged in a slice of a turn."""
 
 RUN_BYTES_KEPT = 16_777_216
-"""The same in bytes of these keys: those of deleted entries are nowhere else."""
+"""The same in bytes of these keys: keys of deleted entries are only there."""
 
 GONE_KEYS_MAX = 4096
-"""Keys that have gone until some of them are taken out of the index, in a slice of a turn, where
-there is no idle moment: a scan may find each of them."""
+"""Removed keys beyond which some are deleted from the index in a slice of a turn, if the daemon is
+never idle: a scan may visit each of them."""
 
 GONE_KEYS_KEPT = 3072
-"""Keys of these that are still there behind such a slice: so few are taken out at a time where few
-go."""
+"""Removed keys that are left after such a slice: it deletes few keys if few were removed."""
 
 GONE_KEYS_LEFT = 8192
-"""Keys beyond those until some are taken out behind the requests of a session, whatever else its
-turn has done: their own turn has not come."""
+"""Further removed keys beyond which some are deleted after the requests of a session, in any turn:
+their own turn has not come."""
 
 GONE_BYTES_LEFT = 25_165_824
-"""Memory of all keys that have gone until some are taken out in the same way: fewer, long ones."""
+"""Memory of removed keys beyond which some are deleted in the same way: for fewer, long keys."""
 
 RELIEVED_KEYS = 600
-"""Most keys taken out after the requests of a session: more than its share adds."""
+"""Most keys deleted after the requests of a session: more than its requests remove."""
 
 SCAN_LEASES_MAX = 1000
 """Entries that one GET leases: all in one pass, as NEXT does."""
@@ -298,13 +297,13 @@ SCAN_LEASES_MAX = 1000
 # --- daemon: value cache -------------------------------------------------------------------------
 
 READ_AHEAD = 64
-"""Requests behind one whose value is read from disk: their values are read with it."""
+"""Requests after one whose value is read from disk: their values are read with it (prefetch)."""
 
 FETCHES_MAX = 4
 """Requests whose values are read from disk at a time, each as much as one reply holds."""
 
 COLD_BYTES_MIN = 64
-"""Smallest value that is evicted: the gain of a smaller one is too little."""
+"""Smallest value that is evicted: a smaller one frees too little memory."""
 
 # --- daemon: links and locks ---------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ LINK_BYTES_MAX = 32 * 1024
 MiB."""
 
 LOCKS_PER_CONNECTION_MAX = 1000
-"""Entries that one connection has locked: it takes under 10 ms to end all of them with it."""
+"""Entries that one connection has locked: under 10 ms of work to unlock all when it ends."""
 
 LOCKS_MAX = 200_000
 """Entries that all connections have locked: 56 MB."""
@@ -329,10 +328,11 @@ program that hangs."""
 
 SERVED_MAX = 100
 """Waiting requests that are answered or end in one pass: if a hundred thousand wait for one domain,
-others are served in between."""
+other requests are served between the passes."""
 
 SERVE_WORK_MAX = 2000
-"""Work of one pass over waiting requests: beyond it none is begun. One may take 500 entries."""
+"""Work of one pass over waiting requests: beyond it no request is begun. One may lease 500
+entries."""
 
 READY_DOMAINS_MAX = 500
 """Domains with new ready entries that one pass over waiting requests examines."""
@@ -360,39 +360,38 @@ MATCH_STEPS_MAX = 500
 longer."""
 
 MATCH_SLICE_WORK = 2000
-"""Work of matching in a turn of the event loop; beside it clients have their turns."""
+"""Work of matching in a turn of the event loop; clients have the rest of it."""
 
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
 """Changed keys that wait for the lookup in the indexes of subscriptions, some 50,000. Beyond it the
 connections with most of that work, and more than their share, lose their subscriptions."""
 
 CHANGES_STOP_BYTES = 4 * CHANGES_BYTES_MAX
-"""Bytes of waiting changed keys from which on no requests are read until there are fewer. Only many
+"""Bytes of unmatched changed keys above which no requests are read (backpressure). Only many
 changes in one round of the event loop reach it, not subscriptions."""
 
 MATCH_WORK_MAX = 400_000
-"""Work of matching and notifications for one connection that is not paid back, 0.2 to 0.8 s: a
-burst, as of 30 changes that 1,000 ranges contain. Beyond it its subscriptions end."""
+"""Debt of a connection: work of matching and notifications that is not paid back, 0.2 to 0.8 s. It
+allows a burst, as of 30 changes that 1,000 ranges contain. Beyond it its subscriptions end."""
 
 MATCH_WORK_A_CHANGE = 16
-"""Work for one connection that each matched change pays back: as much as a SET takes, and a
-notification of it."""
+"""Work for one connection that each matched change pays back: that of a SET and its
+notification."""
 
 MATCH_SPARE_PARTS = 10
-"""Microseconds in which the daemon waits, or units of work for requests, that pay back a unit of
-this work: a tenth of a processor, or 1,000 expressions without a literal prefix for 300 changes a
-second."""
+"""Idle microseconds of the daemon, or units of work for requests, that pay back a unit of this
+work: a tenth of a CPU, or 1,000 expressions without a literal prefix for 300 changes a second."""
 
 EXPRESSION_STEPS_A_UNIT = 4
 """Steps of matching expressions that are a unit of this work: steps are those of the worst keys,
 and beside a SET, usual keys take an eighth (tests/bench/bench_pubsub.py)."""
 
 SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX = 4 * 1024 * 1024
-"""Keys that wait for the expressions of one connection, some 10,000; beyond it these subscriptions
-end."""
+"""Bytes of keys in the match queue of one connection's expressions, some 10,000 keys; beyond it
+these subscriptions end."""
 
 SEARCH_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""Keys that wait for the expressions of all connections; beyond it the subscriptions by expression
+"""Bytes of keys in the match queues of all connections; beyond it the subscriptions by expression
 of the connection with most of them end."""
 
 SEARCH_AT_ONCE_STEPS = 60
@@ -403,8 +402,8 @@ SEARCH_QUEUE_TURN_STEPS = 100
 """Steps of matching expressions of one connection, before the next has its turn."""
 
 EXPRESSION_SET_INSTRUCTIONS = 200
-"""Instructions of expressions that are matched together: so a match takes no longer than that of
-one expression may."""
+"""Instructions of expressions that are matched together: a match takes no longer than that of one
+large expression."""
 
 LONG_MATCH_WORK = 100_000
 """Instructions times bytes of a key, about a millisecond at the worst: a longer match runs in a
@@ -439,8 +438,8 @@ NOTIFICATIONS_BYTES_MAX = 256 * 1024 * 1024
 """Notification queues of all connections; beyond it the connection with most is closed."""
 
 NOTIFICATIONS_TURN_BYTES = 8 * 1024
-"""Notifications sent to a connection in one piece, a millisecond of work. Changes meanwhile are
-folded."""
+"""Bytes of notifications sent to a connection in one piece, a millisecond of work. Later changes of
+a key in the queue are merged."""
 
 NOTIFICATION_TURNS_A_ROUND = 4
 """Connections that get such a piece in one round of the event loop: with many subscribers of the
@@ -456,7 +455,7 @@ some are notified twice."""
 # --- daemon: access tokens and TLS ---------------------------------------------------------------
 
 AUTH_TOKEN_BYTES_MAX = 1024
-"""Bytes of an access token: many times those of a random one, and cheap to hash."""
+"""Bytes of an access token: far more than a random one needs, and cheap to hash."""
 
 AUTH_TOKENS_MAX = 1000
 """Access tokens of a daemon: every AUTH is compared with all of them, in 0.2 ms."""
@@ -498,7 +497,7 @@ HTTP_HEAD_BYTES_MAX = 16 * 1024
 """Bytes of request line and header fields of an HTTP request: enough for browsers and proxies."""
 
 HTTP_SECONDS_MAX = 10.0
-"""Time of an HTTP client for each of: TLS handshake, head, body, and to take the reply. It is the
+"""Time of an HTTP client for each of: TLS handshake, head, body, and reading the reply. It is the
 default scrape timeout of Prometheus."""
 
 STDERR_LEVEL_BYTES_MAX = 512 * 1024
@@ -506,10 +505,10 @@ STDERR_LEVEL_BYTES_MAX = 512 * 1024
 STDERR_LINE_OVERHEAD added to each. A line beyond it is dropped, and counted."""
 
 STDERR_LINE_OVERHEAD = 150
-"""Memory of a log line in the queue beside its text, in bytes."""
+"""Memory of a log line in the queue without its text, in bytes."""
 
 STDERR_SECONDS_MAX = 1.0
-"""Time in which the last log lines are written at the end of a process; then it ends without."""
+"""Time to write the last log lines at the end of a process; after it they are dropped."""
 
 METRICS_DOMAINS_MAX = 20
 """Domains with metrics of their own: each is a time series in a database."""
@@ -521,7 +520,7 @@ PAGE_ENTRIES_MAX = 100
 """Rows of a list of domains or entries on one page."""
 
 PAGE_LOOKS_MAX = 1000
-"""Keys of the index that a search of the page looks at: keys of deleted entries among them."""
+"""Keys of the index that a search of the page examines, with keys of deleted entries."""
 
 PAGE_TEXT_MAX = 160
 """Characters of a key, a URI or a reason in a table of the page; longer ones are cut."""
@@ -534,33 +533,33 @@ MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""
 
 FREE_INODES_MIN = 64
-"""With fewer free inodes the file system of the log counts as full: workers that finish on it need
-new segments, and compaction files beside these."""
+"""With fewer free inodes the file system of the log counts as full: requests of workers that finish
+need new segments, and compaction needs files beside these."""
 
 # --- daemon: units of work -----------------------------------------------------------------------
 
-# One currency for all that holds the event loop: units of about a microsecond, counted where the
-# work is done and on the safe side. tests/unit/test_engine_work.py holds executed lines against it.
+# All work that blocks the event loop is counted in units of about a microsecond, where it is done
+# and on the safe side. tests/unit/test_engine_work.py compares executed lines with these numbers.
 
 REQUEST_WORK = 10
 """Work of any request, with its reply."""
 
 BATCH_WORK = 40
-"""Work of one receive of a session, whatever is in it: its task is woken some times, and the system
-is asked to receive and to send."""
+"""Work of one receive of a session, without its requests: some wake-ups of its task, and system
+calls to receive and to send."""
 
 HANG_UP_WORK = 170
-"""Work of the end of a connection: a task begins, the system is asked some times, and what was kept
-for it is deleted."""
+"""Work of the end of a connection: start of a task, some system calls, and clean-up of its
+state."""
 
 JOIN_WORK = 25
-"""The same where a shared batch takes the request: the commit and much else is for all of them."""
+"""The same if the request joins a shared batch: the commit is shared by all of them."""
 
 ENTRY_WORK = 10
 """Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""
 
 HOLD_WORK = 5
-"""Work of a hand-out beside that of its entry, if domains have limits: the domain may be held."""
+"""Additional work of a delivery if domains have limits: the domain may be held."""
 
 DOMAIN_WORK = 2
 """Work of a domain that is examined for waiting requests."""
@@ -590,32 +589,32 @@ TOKENS_A_UNIT = 5
 """Access tokens that an AUTH is compared with, for a unit of work."""
 
 LEASES_A_UNIT = 10
-"""Entries of one lease token that are listed again, if one of them is renamed, for a unit of
+"""Leases of one token that are listed again if one of the entries is renamed, for a unit of
 work."""
 
 UNLOCK_WORK = 7
 """Work of a lock that ends with its connection."""
 
 HANG_UP_LOOK_WORK = 5
-"""Work of a check whether the client of a waiting NEXT is gone: some system calls."""
+"""Work of a check whether the client of a waiting NEXT has disconnected: some system calls."""
 
 WAIT_END_WORK = 10
-"""Work of the end of a waiting NEXT whose client is gone."""
+"""Work of the end of a waiting NEXT whose client has disconnected."""
 
 READ_BYTES_A_UNIT = 16
-"""Bytes of requests that are not decoded so far, for a unit of work: their real work is unknown."""
+"""Bytes of requests that are not decoded yet, for a unit of work: their real work is unknown."""
 
 WRITTEN_BYTES_A_UNIT = 512
-"""Bytes of values that are put into records (packed, summed and copied), for a unit of work."""
+"""Bytes of values written to records (packed, checksummed and copied), for a unit of work."""
 
 WRITTEN_BYTES_MIN = 4096
-"""Bytes of a value of a SET from which on they count beside its request."""
+"""Smallest value of a SET whose bytes count in addition to its request."""
 
 COPIED_BYTES_A_UNIT = 8192
 """Bytes of values that are copied (cut, filled up, or put into replies), for a unit of work."""
 
 ASIDE_WORK_MAX = 1000
-"""Work of a NEXT beside its delivery: records rewritten, links and keys removed."""
+"""Additional work of a NEXT: records rewritten, links and keys removed."""
 
 CALL_WORK_MAX = 10_000
 """Work of one call of the engine: a part of the expired timers, and a NEXT of 500 entries or a KICK
@@ -623,15 +622,15 @@ of some megabytes. It is counted on the safe side: 3 to 5 ms are measured."""
 
 TURN_WORK = 2500
 """Work of one turn of the event loop, from one poll of the sockets to the next: beyond it no
-client's requests are begun in it. The excess of the last call is taken off the next turns."""
+client's requests are begun. The excess of the last call is subtracted from the next turns."""
 
 SLICE_WORK = 800
-"""Work that one client does at a time beside others: some 80 requests of a window, or a part of a
+"""Work of one client at a time if there are others: some 80 requests of a window, or a part of a
 scan. So a small request between two large ones waits for a millisecond or two."""
 
 ALONE_WORK = 100 * TURN_WORK
-"""Work that one client does without another until it does a whole turn at a time: some 0.2 s. Large
-windows take up to a tenth less then."""
+"""Work of one client without any other, after which it may use a whole turn at a time: some 0.2 s.
+Large windows take up to a tenth less time then."""
 
 CREDIT_WORK = 500
 """Credit of a client that was idle: its requests up to this work come before those of busy
@@ -640,13 +639,13 @@ clients."""
 # --- clients -------------------------------------------------------------------------------------
 
 WAIT_WITHOUT_END = math.inf
-"""As the seconds that a NEXT waits: until there is work, however long that takes."""
+"""Seconds of a NEXT that waits without a limit."""
 
 INSTANT_US_MIN = 946_684_800_000_000
-"""The year 2000. An instant before it that a program gives is a length of time, or another unit."""
+"""The year 2000. An earlier instant that a program passes is a duration, or in another unit."""
 
 INSTANT_US_MAX = 253_402_300_799_999_999
-"""The end of the year 9999: the last instant of a datetime. Milliseconds that a program gives as
+"""The end of the year 9999: the last instant of a datetime. Milliseconds that a program passes as
 seconds are later."""
 
 DURATION_US_MAX = 366 * 86_400 * 1_000_000
@@ -656,7 +655,7 @@ LEASE_US_MIN = 1_000
 """Shortest lease that a program may ask for: a shorter one ends before the reply arrives."""
 
 LEASE_US_MAX = 366 * 86_400 * 1_000_000
-"""Longest lease that a program may ask for. 32 s, given in microseconds, are more."""
+"""Longest lease that a program may ask for. A lease of 32 s, passed in microseconds, is longer."""
 
 CLIENT_IN_FLIGHT_MAX = 8192
 """Requests of one client connection without a reply: far under the 65,535 identifiers."""
@@ -665,8 +664,8 @@ CLIENT_UNSENT_BYTES_MAX = 256 * 1024
 """Encoded requests that wait for the socket; beyond it the caller waits (backpressure)."""
 
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
-"""Default reply_bytes_max of a client: many times max-reply, because a single large pair comes
-alone."""
+"""Default reply_bytes_max of a client: many times max-reply, because a single pair may exceed
+max-reply."""
 
 SOCKET_WAIT_S_MAX = 1_000_000.0
 """Seconds of one wait for a socket: poll() takes 24.8 days at most, so longer waits are several."""
@@ -678,12 +677,12 @@ CLIENT_REPEATS_MAX = 4
 """Retries of a request on new connections: a request that kills connections must end."""
 
 TIMESTAMP_AHEAD_US_MAX = CLOCK_SKEW_US_MAX
-"""Lead of write timestamps over the clock, after it stepped back: the daemon accepts them, and the
-newest wins. It refuses those further ahead, so no smaller timestamp loses to one of these."""
+"""Lead of write timestamps over the clock after it stepped back: the daemon accepts them, and the
+newest wins. It refuses those further ahead, so no smaller timestamp loses against a refused one."""
 
 TIMESTAMP_SLICE_US = 16_000_000
 """Slice of time whose last write timestamp is kept: well under the accepted clock skew, because in
-a slice that comes again timestamps begin behind that one."""
+a repeated slice timestamps begin after that one."""
 
 TIMESTAMP_SLICES_MAX = 8192
 """Slices of time whose last write timestamp is kept: 36 hours of constant writing, and less than
@@ -697,34 +696,35 @@ LISTENER_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of the values of changes that wait for a listener."""
 
 LISTENER_PING_S = 30.0
-"""Silence after which a listener asks whether the daemon is still there."""
+"""Silence after which a listener checks that the daemon is alive."""
 
 JOBS_WAIT_US_MAX = 30_000_000
-"""Longest wait of a job loop for work: then it asks again, and so notices a dead connection."""
+"""Longest wait of a job loop for work: then it repeats the request, and so detects a dead
+connection."""
 
 JOBS_WAIT_BESIDE_WORK_US_MIN = 1_000_000
-"""Shortest wait of a worker for more work while some of it runs: a shorter one would only make
+"""Shortest wait of a worker for more work while some of it runs: a shorter one only adds
 traffic."""
 
 LEASE_RENEWAL_PAUSE_S_MIN = 0.1
 """Pause before a failed lease renewal is retried, just before the lease ends."""
 
 JOB_LEASE_S = 60.0
-"""Default lease of a job with lease renewal: the time after which a killed worker is noticed."""
+"""Default lease of a job with lease renewal: the time after which a killed worker is detected."""
 
 SYNC_JOB_LEASE_S = 600.0
 """Default lease of a job without lease renewal: longer than most work takes."""
 
 JOB_LEASE_US_MIN = 1_000_000
-"""Shortest lease with lease renewal, which comes three times in its length: a shorter one ends
-before a slow reply comes."""
+"""Shortest lease with lease renewal, which is sent three times per lease: a shorter one ends before
+a slow reply arrives."""
 
 CLIENT_LAST_WORDS_S = 5.0
-"""Seconds of a cancelled task, or of a client that is closed, to release its leases."""
+"""Seconds for a cancelled task, or a closed client, to release its leases."""
 
 CLIENT_SNAPSHOT_S = 3600.0
 """Seconds that a SNAPSHOT may take beyond the usual silence: it may remove many large files of old
-ones, and later requests of its connection are answered after it."""
+snapshots, and later requests of its connection are answered after it."""
 
 SCAN_PAGE_ENTRIES = 1000
 """Entries that the iterators over ranges request at a time: a round trip costs little for each, and
@@ -734,7 +734,7 @@ IMPORT_BATCH_ITEMS = 500
 """Items of an import in flight at a time: a round trip and a sync cost little for each."""
 
 IMPORT_BATCH_BYTES = VALUE_BYTES_MAX
-"""Bytes of the values of an import in flight at a time. So a value over the usual max-value goes
+"""Bytes of the values of an import in flight at a time. So a value over the usual max-value is sent
 alone, because the daemon closes the connection of its sender."""
 
 # --- command log ---------------------------------------------------------------------------------
@@ -746,18 +746,17 @@ LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
 """Bytes of a payload or result: workq refuses a larger one."""
 
 READ_LOCK_PATIENCE_S = 10.0
-"""Time that a reader of a log waits for a segment that is being replaced, which takes an
-instant."""
+"""Time that a reader of a log waits for the replacement of a segment, which is usually short."""
 
 ARCHIVE_GAPS_MAX = 1000
 """Spans of segments that the state of an archive lists as missing; beyond it the oldest are joined,
 so that its file stays small."""
 
 ARCHIVE_LOOK_SECONDS = 1.0
-"""Between two looks for sealed segments that wait for their link in the archive."""
+"""Time between two checks for sealed segments that wait for their link in the archive."""
 
 ARCHIVE_RETRY_SECONDS = 10.0
-"""Between two attempts to link segments, where one failed."""
+"""Time between two attempts to link segments after a failure."""
 
 # --- compaction ----------------------------------------------------------------------------------
 
@@ -773,11 +772,11 @@ COPIED_ENTRIES_MAX = 100
 work."""
 
 WRITTEN_BYTES_MAX = 1 << 20
-"""Bytes of a rewritten segment between two syncs: 1 to 2 ms for which the syncs of the log, on the
-same disk, wait."""
+"""Bytes of a rewritten segment between two syncs: they delay the syncs of the log, on the same
+disk, by 1 to 2 ms."""
 
 AWAITED_SEGMENTS_MAX = 16
-"""Segments kept in a list of those that a segment waits for before its removal records may go."""
+"""Segments in the list of those that a segment waits for before its removal records are dropped."""
 
 UNDERSIZED_SEGMENTS_MAX = 16
 """Undersized segments that wait for others to be compacted; beyond it these others are compacted,
@@ -785,7 +784,7 @@ even with few dead records."""
 
 COMPACTION_RETRY_US = 3600 * 1_000_000
 """Time after which compaction examines a segment again that it could not make much smaller, and
-whose records do not end by time."""
+whose records do not expire."""
 
 # --- spool ---------------------------------------------------------------------------------------
 
@@ -801,15 +800,15 @@ SPOOL_FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 MOVED_US_MAX = 1_000_000
 """Time between two checks of a writer whether the path still leads to its slot. A deleted slot is
-noticed at each append; a slot that was moved away takes records for this time at most."""
+detected at each append; a slot that was moved away gets records for this time at most."""
 
 SLOT_LOCK_TRIES_MAX = 20
 """Tries of a writer to lock a slot, with a pause of a millisecond: the forwarder holds its lock for
-as long while it deletes a slot. Nobody else has a reason to lock one."""
+as long while it deletes a slot. No other program has a reason to lock one."""
 
 FURTHER_SLOTS_MAX = 3
-"""Further slots of the same time, named after the next seconds, that a writer tries where somebody
-holds the lock of one: so an append waits 80 ms at most, and then fails."""
+"""Further slots of the same time, named after the next seconds, that a writer tries if another
+program holds the lock of one: an append waits 80 ms at most, and then fails."""
 
 DROP_IN_NAME_BYTES_MAX = 200
 """Bytes of the file name of a drop-in: the names in dead/ are 31 bytes longer, and a file system
@@ -817,10 +816,10 @@ takes 255."""
 
 OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
-open 1,024. Where it may open fewer, a half of what OTHER_FILES_MAX leaves."""
+open 1,024. With a lower limit it is half of the files without OTHER_FILES_MAX."""
 
 OTHER_FILES_MAX = 36
-"""Files that a forwarder opens beside slots: 19 where it waits, and more for a connection and
+"""Files that a forwarder opens besides slots: 19 while it waits, and more for a connection and
 FORWARDER_HTTP_CONNECTIONS_MAX scrapers."""
 
 RETRY_RANGES_MAX = 16 * 1024
@@ -834,18 +833,18 @@ erase, at most so many are sent again at the next start."""
 
 UNERASED_MAX = 1024
 """Delivered records that a forwarder could not erase, and keeps in a list so as not to send them
-again; beyond it one record is sent from each slot, not ``FIRST_RECORDS_MAX``, until one is erased
-there."""
+again; beyond it only one record is sent from each slot, not ``FIRST_RECORDS_MAX``, until it is
+erased."""
 
 RESCAN_US = 5_000_000
-"""Longest time between two scans of the spool by a forwarder, with wake-ups or without; also the
-time for which it leaves out a slot that fails, and ``dead/`` when that cannot be written."""
+"""Longest time between two scans of the spool by a forwarder; also the time for which it skips a
+slot that fails, and ``dead/`` if that cannot be written."""
 
 SUSPECT_LOSSES = 2
-"""Connections that end with a record in flight until it is sent alone: once may be chance."""
+"""Connections that end with a record in flight before it is sent alone: once may be chance."""
 
 SUSPECT_GAP_US = 1_000_000
-"""Time without suspects after one ended another connection: however many there are, the other
+"""Time without suspects after one ended another connection: with any number of suspects, the other
 records lose one connection a second."""
 
 SKIP_AFTER = 4
@@ -856,8 +855,8 @@ SKIP_MAX = 64 * 1024
 """Records skipped in one pass: the forwarder checks this number of records in a second or two."""
 
 NO_PROGRESS_US_MAX = 30_000_000
-"""Time without an answered record after which a forwarder leaves a daemon for the next of the list,
-and a connection on which requests are in flight. The largest frame in flight extends it, at
+"""Time without an answered record after which a forwarder closes a connection with requests in
+flight, and tries the next daemon of its list. The largest frame in flight extends it, at
 REQUEST_BYTES_PER_SECOND."""
 
 RETRY_PAUSE_US_MAX = 30_000_000

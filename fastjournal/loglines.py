@@ -76,7 +76,7 @@ def _written(value: object) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """One event is one line, whatever a name or a message in it holds."""
+    """One event is one line, with any text in a name or a message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name there
         """Return the line of a record, without the traceback that may follow it."""
@@ -139,7 +139,7 @@ class JournalHandler(StderrHandler):
 
 
 def is_journal(environment: Mapping[str, str]) -> bool:
-    """Whether standard error is the journal, as systemd tells in JOURNAL_STREAM."""
+    """Whether standard error is the journal, by JOURNAL_STREAM of systemd."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError, AttributeError):
@@ -149,7 +149,7 @@ def is_journal(environment: Mapping[str, str]) -> bool:
 
 
 def configure_log(level: LogLevel, form: str, log_format: LogFormat = "text") -> None:
-    """Have everything from this level on told on standard error, an event a line.
+    """Log everything from this level on to standard error, an event a line.
 
     Args:
         level: Name of the level, in any case.

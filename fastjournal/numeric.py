@@ -39,10 +39,10 @@ def check_integer(
 
 
 def integer_of(name: str, value: object) -> int:
-    """Return what stands for an integer (numpy's are such) as one.
+    """Return an integer object (numpy's too) as an int.
 
     Raises:
-        TypeError: It stands for none: neither a float does, however whole, nor a bool.
+        TypeError: It is none: a float, even a whole one, or a bool.
     """
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         return operator.index(value)

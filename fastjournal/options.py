@@ -19,7 +19,7 @@ ENVIRONMENT: Final = {
     "tls_key": "FASTJOURNAL_TLS_KEY",
     "auth_file": "FASTJOURNAL_AUTH_FILE",
 }
-"""The variable that stands for an option that is not given."""
+"""The variable used for an option that is not given."""
 
 HELP: Final = {
     "tls_ca": "Speak TLS, and trust the authorities in this PEM file.",

@@ -15,7 +15,7 @@ _NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def safe_text(text: str) -> str:
-    """Return text with whatever could disturb a terminal, or feign a line of its own, escaped."""
+    """Return text, with all characters escaped that can disturb a terminal or imitate a line."""
     return text if text.isprintable() else NOT_PLAIN.sub(_escaped, text)
 
 
@@ -26,7 +26,7 @@ def _escaped(match: re.Match[str]) -> str:
     if character in _NAMED:
         return _NAMED[character]
     number = ord(character)
-    # Bytes that are no text stand as \\xNN from 80 on: so characters do not.
+    # Bytes that are no text are \\xNN from 80 on: so characters are not.
     if number < 0x80:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"

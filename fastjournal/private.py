@@ -1,4 +1,4 @@
-"""Reading files that hold secrets: nobody but their owner may be able to read or change them."""
+"""Reading files with secrets: only their owner may be able to read or change them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PEM_BYTES = 1 << 20
 def read_private(
     path: str | os.PathLike[str], bytes_max: int, *, group_reads: bool = False
 ) -> bytes:
-    """Return what a file holds that only this user can read.
+    """Return the content of a file that only this user can read.
 
     Args:
         path: The file; mode 0600 or less, and its owner is this user or root.
@@ -22,8 +22,8 @@ def read_private(
         group_reads: Its group may read it: mode 0640.
 
     Raises:
-        ConfigError: It cannot be read, or others could read or change it; what stands in it is not
-            told.
+        ConfigError: It cannot be read, or others could read or change it; the message has nothing
+            of its content.
     """
     try:
         # a FIFO without a writer must not hold up the start
@@ -36,7 +36,7 @@ def read_private(
         ) from error
     try:
         with open(descriptor, "rb") as file:
-            # status of the open file: the name may lead elsewhere by now
+            # status of the open file: the name may be of another file now
             status = os.fstat(descriptor)
             _check(path, status, 0o640 if group_reads else 0o600)
             data = file.read(bytes_max + 1)
@@ -48,11 +48,11 @@ def read_private(
 
 
 def check_pem(cert: str | os.PathLike[str], key: str | os.PathLike[str] | None) -> None:
-    """Name the file that lacks a part, of two that OpenSSL does not take: it says ``PEM lib``.
+    """Name the file that lacks a part, of two that OpenSSL does not accept: it says ``PEM lib``.
 
     Args:
         cert: File of the certificate chain.
-        key: File of its key; None: it stands in ``cert``.
+        key: File of its key; None: it is in ``cert``.
 
     Raises:
         ConfigError: There is no certificate, or no key.

@@ -1,15 +1,13 @@
-"""What all programs share: standard streams, stop signals, notification of systemd.
+"""Functions of all programs: standard streams, stop signals, service notification of systemd.
 
-Standard streams may be closed, or unable to hold some text.
+Standard streams may be closed, or unable to encode some text.
 
-Stop signals of a service: noted while nobody receives them, ignored after the end.
+Stop signals are noted while no task receives them, and ignored after the end. A receiver of trio
+opens after the start of a program and closes before its end. A signal outside of that time would
+kill the process, with an exit code other than that of an orderly stop.
 
-A receiver of trio opens after the start of a program and closes before its end. A signal outside of
-that would kill the process, with an exit code other than that of an orderly stop.
-
-Service notification of systemd (Type=notify): states, reload, start timeout, watchdog.
-
-A datagram to the socket named by NOTIFY_SOCKET: a path, or an abstract name that starts with "@".
+Service notification (Type=notify) reports states, reload, start timeout and watchdog. It is a
+datagram to the socket named by NOTIFY_SOCKET: a path, or an abstract name that starts with "@".
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -73,7 +71,7 @@ def holds_unicode(stream: TextIO) -> bool:
 
 
 def drop(stream: TextIO) -> None:
-    """Let nothing more go to a stream, not even what Python flushes at exit."""
+    """Discard all further output of a stream, also that which Python flushes at exit."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -81,7 +79,7 @@ def drop(stream: TextIO) -> None:
 
 
 def drop_what_fails() -> None:
-    """Drop what standard output and error do not take: it is too late to tell anybody."""
+    """Discard output that standard output and error do not accept: it is too late to report it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -110,7 +108,7 @@ def stops_noted() -> Iterator[list[int]]:
 
 
 def raise_noted(stops: list[int]) -> None:
-    """Raise the signals that came before the receiver opened, once more."""
+    """Raise the signals again that were noted before the receiver opened."""
     while stops:
         signal.raise_signal(stops.pop(0))
 

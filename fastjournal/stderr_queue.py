@@ -1,11 +1,12 @@
 """Queue of standard error: backpressure of its reader never reaches the program.
 
-A pipe that nobody reads, a stopped terminal (Ctrl-S) or a journal that hangs blocks each write. So
-a line is written at once only where that waits for no reader. All others come into a bounded queue,
-and a thread writes them: log records with their level, and through ``sys.stderr`` all other text,
-also the tracebacks of the interpreter. Each level has a bound of its own, so no level crowds out
-another. Lines that do not fit, or that the system does not take, are dropped and counted. A mark
-stands in the queue where the first of them would stand: there the thread writes their number.
+A pipe without a reading process, a stopped terminal (Ctrl-S) or a journal that hangs blocks each
+write. So a line is written at once only if that waits for no reader. All others are added to a
+bounded queue, and a thread writes them: log records with their level, and through ``sys.stderr``
+all other text, also the tracebacks of the interpreter. Each level has a bound of its own, so no
+level crowds out another. Lines that do not fit, or that the system refuses, are dropped and
+counted. A mark is in the queue at the place of the first of them: there the thread writes their
+number.
 
 The descriptor stays blocking, because other processes share it: one write that may not wait has a
 flag of its own (``RWF_NOWAIT``), which Linux knows for pipes and sockets, and not for terminals.
@@ -46,7 +47,7 @@ _AT_END = -1
 """Offset with which ``pwritev2`` writes as ``write`` does."""
 
 _MARK = b"\0\n"
-"""Line in the pipe of other processes behind all that they have written."""
+"""Line in the pipe of other processes after all their output."""
 
 _Item: TypeAlias = tuple[int, bytes, bool] | threading.Event | None
 """Lines, with their level and whether they are the rest of a line; an event that says that the
@@ -89,7 +90,7 @@ class QueuedStderr(io.TextIOBase):
         self._waiting: Counter[int] = Counter()
         """Bytes by level."""
         self._untold: Counter[int] = Counter()
-        """Lines that were dropped and not told, by level."""
+        """Dropped lines that were not reported yet, by level."""
         self._is_marked = False
         self._part = ""
         self._thread: threading.Thread | None = None
@@ -276,7 +277,7 @@ class QueuedStderr(io.TextIOBase):
                     # another process that shares the descriptor made it non-blocking
                     select.select((), (self._descriptor,), ())
         except OSError:
-            # its reader is gone, or its disk is full: that may end
+            # its reader has ended, or its disk is full: that may end
             self._is_torn = self._is_torn or is_rest or len(left) < len(data)
             return False
         self._is_torn = False
@@ -286,8 +287,8 @@ class QueuedStderr(io.TextIOBase):
 def queue_stderr(*, with_children: bool = False) -> None:
     """Make standard error a queue, from now until the end of the process.
 
-    At the exit, whatever its cause, the last lines are waited for, ``STDERR_SECONDS_MAX`` at most.
-    A stream without a descriptor, which another program has put there, stays.
+    At any exit, the last lines are waited for, ``STDERR_SECONDS_MAX`` at most. A stream without a
+    descriptor, which another program has put there, stays.
 
     Args:
         with_children: Child processes write to the queue, too.

@@ -87,7 +87,7 @@ class Bench:
         self.signal: int | None = None
         """Signal that ended the run before its time."""
         self.may_be_left = False
-        """Nobody knows that the daemon has deleted all entries."""
+        """The daemon may not have deleted all entries."""
 
     async def run(self) -> None:
         """Generate the load, and clean up.

@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
     Args:
         lazy: Name to module and one-line help. The module is one of ``fj_cli.commands``; its
             function is named after all words of the command, ``spool_dead_list_command``. The help
-            stands here so that listing the subcommands loads none of them.
+            is here so that listing the subcommands loads none of them.
         words: Words of the group itself: ``spool dead``.
     """
 

@@ -1,10 +1,10 @@
-"""Process group of a command that runs under this program, with the terminal as a shell lends it.
+"""Process group of a command that runs under this program and uses its terminal.
 
-A signal to the group reaches all that the command started. A group of its own cannot read the
-terminal unless it is the one in front, so it is put there, and Ctrl-C is the command's; where the
-terminal stops it (Ctrl-Z), this program stops too, so that the shell is in front again. A signal
-that stops this program stops the group as well. The group is continued after a look at what it
-needs, its lock: nobody has renewed that meanwhile.
+A signal to the group reaches all processes of the command. A background group cannot read the
+terminal, so the group becomes the foreground group, and gets Ctrl-C. If the terminal stops it
+(Ctrl-Z), this program stops too, so that the shell gets the terminal back. A signal that stops this
+program stops the group as well. Before the group is continued, the caller checks its lease or lock,
+which was not renewed meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommandGroup:
         self._is_suspended = False
         """This program was stopped, and the group with it."""
         self._is_due = False
-        """It was, and the caller has not looked at what it renews since."""
+        """It was stopped, and the caller has not checked its lease or lock since."""
         self._process = subprocess.Popen(argv, process_group=0)
         self._lend_terminal()
 
@@ -123,7 +123,8 @@ class CommandGroup:
         if not self._lent or self._terminal is None:
             return
         self._lent = False
-        # from behind, a call for the front stops the caller, unless this signal is blocked
+        # in the background, a call for the foreground stops the caller, unless this signal is
+        # blocked
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             if os.tcgetpgrp(self._terminal) == self._process.pid:
@@ -158,7 +159,7 @@ class CommandGroup:
 
 @contextmanager
 def running(argv: list[str]) -> Iterator[CommandGroup]:
-    """Run a command in the block, and end it behind; it gets SIGINT, and stops with this program.
+    """Run a command in the block, then end it; it gets SIGINT, and stops with this program.
 
     Raises:
         OSError: It cannot be run.

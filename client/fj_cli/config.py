@@ -21,7 +21,7 @@ SYSTEM_FILE = "/etc/fastjournal/fj-cli.toml"
 
 
 def config_files(environment: Mapping[str, str]) -> list[str]:
-    """Return where a configuration file may stand, the first first."""
+    """Return the possible configuration files, the first one first."""
     home = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return [os.path.join(home, "fastjournal", "fj-cli.toml"), SYSTEM_FILE]
 

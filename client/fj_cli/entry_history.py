@@ -1,8 +1,8 @@
 """History of one entry in a command log: its records, found by its keys and its job ids.
 
 A segment is searched for these bytes, and only the records with a match are decoded, so the search
-reads a log about as fast as its disk does. Compaction removes records that are dead, so the history
-of an entry that was deleted ends when its records have gone.
+reads a log about as fast as its disk does. Compaction removes dead records, so the history of a
+deleted entry ends when its records are removed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _START_AGAIN_S = 1.0
 """Pause before a command is started again where the system lacks something."""
 
 _START_TRIES = 60
-"""So often; then somebody else may have the entry."""
+"""Most tries; then another worker may have the entry."""
 
 _BURIAL_UNKNOWN = "the daemon did not say whether it has buried the entry"
 
@@ -72,7 +72,7 @@ class JobCommand:
         self._daemon = daemon
         self._remark = ""
         self._error = ""
-        """Why the attempt failed, if the command did not end by itself."""
+        """Error of the attempt, if the command was ended."""
         self._child: Child | None = None
         self._suspensions = 0
         self._is_suspended = False
@@ -131,7 +131,7 @@ class JobCommand:
         self._timeout.deadline += seconds
 
     async def resume(self) -> None:
-        """Look at the lease, and continue the command if it lasts; else it is ended."""
+        """Check the lease, and continue the command if it lasts; otherwise end it."""
         suspensions = self._suspensions
         if await self._job.confirm_lease() and suspensions == self._suspensions:
             self._is_suspended = False
@@ -168,7 +168,7 @@ class JobCommand:
 
 
 def _failure(code: int) -> str:
-    """Return the error of a command that ended by itself, or by a signal of somebody else."""
+    """Return the error of a command that ended by itself, or by a signal of another program."""
     if code >= 0:
         return f"exit {code}"
     try:

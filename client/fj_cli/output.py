@@ -42,7 +42,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _CELL_CHARACTERS = 72
 _READER_S = 1.0
-"""How long to wait for the reader of a pipe; one that works while it reads goes on alone."""
+"""Seconds to wait for the reader of a pipe; a reader that works longer continues alone."""
 _LOOK_MS = 20
 _TEXTUAL = (ValueType.BUFFER, ValueType.STRING)
 
@@ -131,11 +131,11 @@ def write_findings(found: list[dict[str, Any]], as_json: bool | None, *columns: 
 
 
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table; numbers stand to the right, what could disturb a terminal is escaped.
+    """Write a table; numbers are right-aligned, characters that can disturb a terminal are escaped.
 
-    Where it is wider than the terminal, columns without any value are left out; a row that still
-    does not fit is a block of lines at its place, and so are all where most do not fit. So no key
-    is broken in the middle, and every line can be copied.
+    If it is wider than the terminal, columns without any value are left out. A row that still does
+    not fit is a block of lines at its place, and so are all if most do not fit. So no key is broken
+    in the middle, and every line can be copied.
     """
     from rich.console import Console  # noqa: PLC0415 - rich is slow to load
 
@@ -174,7 +174,7 @@ def _write_lines(lines: Iterable[str]) -> None:
 def note(text: str) -> None:
     """Write a line for people to standard error, safe for a terminal.
 
-    Where nobody takes it, the command goes on without.
+    If the write fails, the command continues.
     """
     try:
         sys.stderr.write(f"{safe_text(text)}\n")
@@ -222,7 +222,7 @@ def released_unless_written(
 
 
 def _wait_reader() -> None:
-    """Wait a moment for the reader of a pipe on standard output; raise where it is gone.
+    """Wait a moment for the reader of a pipe on standard output; raise if it has ended.
 
     Raises:
         BrokenPipeError: It has ended, and left something unread.
@@ -258,7 +258,7 @@ def bytes_field(name: str, data: bytes) -> dict[str, Any]:
 
 
 def show_bytes(data: bytes, characters: int | None = None) -> str:
-    """Return bytes for a terminal: text, with whatever could disturb one escaped."""
+    """Return bytes for a terminal: text, with all characters escaped that can disturb one."""
     safe = safe_text(data.decode("utf-8", "backslashreplace"))
     return safe if characters is None or len(safe) <= characters else safe[: characters - 1] + "…"
 

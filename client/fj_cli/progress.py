@@ -40,7 +40,7 @@ class ProgressBar:
             self._progress.stop()
 
     def update(self, done: int, total: int | None) -> None:
-        """Tell how far it is; ``total`` is None where that is not known."""
+        """Show the progress; ``total`` is None if it is not known."""
         if self._progress is None:
             if not sys.stderr.isatty() or self._clock() - self._started < _PATIENCE_S:
                 return

@@ -60,10 +60,10 @@ _IN_HEX = frozenset({"job_id", "facts", "priorities", "numbers"})
 
 
 def record_fields(record: Record) -> dict[str, Any]:
-    """Return what a record says. Times are microseconds, as their names say.
+    """Return the fields of a record. Times are microseconds, as their names say.
 
-    Bytes of fastjournald stand decoded under ``entry``, ``operation``, ``completion`` or
-    ``failure``; bytes of workq under ``payload`` or ``result``.
+    Bytes of fastjournald are decoded under ``entry``, ``operation``, ``completion`` or ``failure``;
+    bytes of workq under ``payload`` or ``result``.
     """
     fields: dict[str, Any] = {
         "time_us": record.time_us,
@@ -89,7 +89,7 @@ def record_fields(record: Record) -> dict[str, Any]:
 
 
 def record_line(record: Record) -> str:
-    """Return a record for people: time, command, job, and the most telling part."""
+    """Return a record for people: time, command, job, and its most important part."""
     time = "no time" if record.time_us is None else format_instant(record.time_us)
     fields = record_fields(record)
     words = [f"{time:27} {fields['command']:15} {fields['job_id']}"]

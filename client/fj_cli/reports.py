@@ -28,7 +28,7 @@ class Ended(StrEnum):
     """Given back, to be tried again."""
     BURIED = "buried"
     LOST = "lost"
-    """The lease was over before the work was: somebody else may have it."""
+    """The lease ended before the work: another worker may have the job."""
     STOPPED = "stopped"
     """The worker had to end at once, or could not start the command; the lease is released."""
 

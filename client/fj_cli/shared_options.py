@@ -104,7 +104,7 @@ def to_expiry(us: float | None) -> float | datetime | None:
 
 
 class NameType(BytesParamType):
-    """A key, URI or domain: the bytes of the argument, or with ``--b64`` what it stands for."""
+    """A key, URI or domain: the bytes of the argument, decoded with ``--b64``."""
 
     name = "text"
 
@@ -130,8 +130,8 @@ NAME = NameType()
 
 
 LEASE = "5m"
-"""Lease of every command that leases and is not told how long: a look must not hide a job for a
-day, which is the daemon's default."""
+"""Lease of every command that leases without an option for its length: a look must not hide a job
+for a day, which is the daemon's default."""
 
 lease_option = click.option(
     "--lease", type=DURATION, default=LEASE, help="Length of the lease; with --exec at least 1s."
@@ -166,7 +166,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def server_option(command: Decorated) -> Decorated:
-    """Add the options that say which daemon, and how to be let in."""
+    """Add the options for the address of the daemon, and the credentials."""
     for name in reversed(ENVIRONMENT):
         command = click.option(
             flag(name), metavar="FILE", expose_value=False, callback=_remember, help=HELP[name]
@@ -234,7 +234,7 @@ def ours_among(ctx: click.Context, words: Sequence[str]) -> list[str]:
 
 
 def daemon_of(ctx: click.Context) -> tuple[str, Credentials]:
-    """Return the address of the daemon, and how to be let in, as options and all that say it.
+    """Return the address of the daemon, and the credentials, by options, variables and files.
 
     Raises:
         ConfigError: It is no address, or a file is wrong.

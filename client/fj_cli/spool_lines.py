@@ -53,7 +53,7 @@ class LineBatch(NamedTuple):
 
 
 def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[LineBatch]:
-    """Read lines until the end; whatever has come is given at once.
+    """Read lines until the end; yield the lines that have arrived at once.
 
     Args:
         source: Lines; one without a newline at the end counts.
@@ -67,7 +67,7 @@ def read_batches(source: BinaryIO, now_us: Callable[[], int]) -> Iterator[LineBa
             for line in decoder.decode_lines(chunk):
                 records.append(_record(encoder, line, now_us))
         except (msgspec.MsgspecError, UnicodeDecodeError, BadRequestError, TypeError):
-            # found again by itself, with its number: what was encoded before is encoded anew
+            # found again by itself, with its number: earlier lines are encoded again
             records.clear()
             for text in chunk.removesuffix(b"\n").split(b"\n"):
                 number += 1

@@ -1,7 +1,7 @@
-"""Termination of a command by SIGTERM or SIGHUP: unwind it, so that what is half done goes.
+"""Termination of a command by SIGTERM or SIGHUP: unwind it, so that half-done work is cleaned up.
 
-SIGINT does so by itself: it is an exception. By the other two a process ends where it stands.
-Exit codes are those of a shell: 128 and the number of the signal.
+SIGINT does so by itself: it is an exception. The other two end a process at once. Exit codes are
+those of a shell: 128 and the number of the signal.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def unwound() -> Iterator[None]:
 
 @contextmanager
 def done_first() -> Iterator[None]:
-    """Let a signal wait until the block is done, which takes no time: to start a process."""
+    """Defer a signal until the block is done, which takes no time: to start a process."""
     _asked.waits = True
     try:
         yield

@@ -82,7 +82,7 @@ def json_text(fields: Mapping[str, Any], *, ascii_only: bool = False) -> str:
         text = json.dumps(fields, ensure_ascii=ascii_only, separators=(",", ":"), allow_nan=False)
     except ValueError:
         return json_text(_finite(fields), ascii_only=ascii_only)
-    # All but ASCII stands inside of strings, where it may be escaped.
+    # All characters but ASCII are inside of strings, where they may be escaped.
     return text if text.isprintable() else NOT_PLAIN.sub(_json_escaped, text)
 
 

@@ -1,9 +1,9 @@
 """Live screen of ``fj-cli top``: samples of the daemon, the order of its domains, the drawing.
 
-Pure but for rich, which measures and draws: the terminal and the clock belong to the command.
+Pure except for rich, which measures and draws: the terminal and the clock belong to the command.
 
-A list of all domains in each sample would load a daemon that has 100,000 of them. So a sample goes
-on where the one before has ended, and the rows that are on the screen are read anew.
+A list of all domains in each sample would load a daemon that has 100,000 of them. So a sample
+continues where the one before has ended, and the rows on the screen are read again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KnownDomains:
     def __init__(self) -> None:
         self._known: dict[bytes, _Known] = {}
         self._seen: set[bytes] = set()
-        """Domains of the round that goes on."""
+        """Domains of the current round."""
         self._round_began_us: int | None = None
         self._last_began_us: int | None = None
         """Begin of the last round that has ended; None: none has."""
@@ -82,7 +82,7 @@ class KnownDomains:
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are all domains that there are, as far as a whole round tells."""
+        """Whether these are all domains of the daemon, by a whole round."""
         return self._last_began_us is not None and len(self._known) < KNOWN_MAX
 
     def stats(self) -> list[DomainStats]:
@@ -101,13 +101,13 @@ class KnownDomains:
         *,
         ends_round: bool,
     ) -> None:
-        """Note figures.
+        """Add figures.
 
         Args:
             at_us: Instant at which they were read.
-            part: Domains of the round that goes on.
+            part: Domains of the current round.
             again: Domains that were known, read besides.
-            ends_round: The round ends with this part: a domain that it has not seen is gone.
+            ends_round: The round ends with this part: a domain that it has not seen is removed.
         """
         if self._round_began_us is None:
             self._round_began_us = at_us
@@ -136,7 +136,7 @@ class KnownDomains:
 
 SORTS = ("due", "leased", "delayed", "buried", "oldest", "change", "name")
 _LINES_AROUND = 6
-"""Lines of the screen besides the rows of its tables."""
+"""Lines of the screen other than the rows of its tables."""
 
 _WORKERS_HEAD = 3
 """Lines of the head of the table of workers."""
@@ -158,7 +158,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     domains: list[DomainStats]
     """Next part of a round over the domains with the prefix."""
     again: list[DomainStats] = []
-    """Domains of the screen, where the part may leave them out."""
+    """Domains of the screen that the part may not include."""
     ends_round: bool = True
     prefix: bytes = b""
 
@@ -213,7 +213,7 @@ class Screen:
         """Filter that is being typed; None: none is."""
         self.error = ""
         self.shown: list[bytes] = []
-        """Domains that stand on the screen."""
+        """Domains on the screen."""
         self._before: Sample | None = None
         self._sample: Sample | None = None
         self._known = KnownDomains()
@@ -226,7 +226,7 @@ class Screen:
         self._known.take(sample.at_us, sample.domains, sample.again, ends_round=sample.ends_round)
 
     def press(self, key: str) -> bool:
-        """Act on a key; whether the program goes on."""
+        """Act on a key; return whether the program continues."""
         if self.typed is not None:
             self._type(key)
         elif key in ("q", "\x03", "\x04"):

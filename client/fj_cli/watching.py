@@ -84,7 +84,7 @@ async def _end_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -
 
 
 async def _end_with_reader(scope: trio.CancelScope) -> None:
-    """End where standard output is a pipe whose reader goes, also while nothing changes."""
+    """End if standard output is a pipe whose reader ends, also while nothing changes."""
     fd = sys.stdout.fileno()
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         # the write end of a pipe has nothing to read: this is its error

@@ -36,7 +36,7 @@ from fj_cli.text import to_duration, to_wait
 
 _PATIENCE_S = 300.0
 _RECONNECT = Reconnect(first_pause=0.1, longest_pause=5.0, patience=_PATIENCE_S)
-"""How long to ask for work at a daemon that has gone away, for instance to be restarted."""
+"""How long to retry at a daemon that is away, for instance during a restart."""
 
 _LAST_WORDS_S = 5.0
 """How long a worker that is ending at once waits for the daemon to hear how a job ended."""
@@ -97,7 +97,8 @@ class ExecWorker:
         """None before the worker is connected."""
         self._work_scope = trio.CancelScope()
         self._telling: set[trio.CancelScope] = set()
-        """Around what tells the daemon how a job ended, which goes on when commands are ended."""
+        """Scopes of the requests that report the ends of jobs; they continue when commands are
+        ended."""
         self._children = Children()
         self._commands: set[JobCommand] = set()
         self._taken = 0
@@ -117,7 +118,7 @@ class ExecWorker:
             CannotConnectError: The daemon stayed away.
             RefusedError: It delivers no work, or accepts no end of it.
         """
-        # The signals come first: from here on, none of them ends the program by itself.
+        # The signal handlers come first: from here on, no signal ends the program by itself.
         with trio.open_signal_receiver(*_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, signals, nursery)
@@ -199,7 +200,7 @@ class ExecWorker:
             self._commands.discard(command)
 
     async def _tell_end(self, job: Job, command: JobCommand, code: int | None) -> CommandOutcome:
-        """Tell the daemon how a job ended, also where commands are being ended."""
+        """Report the end of a job to the daemon, also while commands are being ended."""
         outcome = CommandOutcome(
             Ended.LOST, code, remark="the daemon did not take the end of it in time"
         )
@@ -213,7 +214,7 @@ class ExecWorker:
             except RefusedError as error:
                 outcome = _lost_outcome(error, code)
                 if job.loss is None:
-                    # The next one would end like this too: all work would be done in vain.
+                    # The next one would fail like this too: all work would be in vain.
                     self._failure = self._failure or error
                     self._take_no_more()
                     await job.abandon()
@@ -224,10 +225,10 @@ class ExecWorker:
     # --- being stopped --------------------------------------------------------------------------
 
     async def _watch(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
-        """Act on signals: the first one lets running commands finish, the second ends them.
+        """Act on signals: the first one waits for running commands, the second one ends them.
 
-        A terminal that is closed may send SIGHUP twice, by its shell and by the kernel, and nobody
-        means the second one: it ends nothing.
+        A terminal that is closed may send SIGHUP twice, by its shell and by the kernel, without
+        intent: the second one ends nothing.
         """
         async for number in signals:
             if number == signal.SIGCHLD:
@@ -259,7 +260,7 @@ class ExecWorker:
         self._resume(nursery)
 
     def _resume(self, nursery: trio.Nursery) -> None:
-        """Look at the leases, and continue the commands that were stopped: SIGSTOP stops none."""
+        """Check the leases, and continue the commands that were stopped: SIGSTOP stops none."""
         for command in self._commands:
             nursery.start_soon(command.resume)
 

@@ -113,20 +113,20 @@ class DeadLetters:
 
 
 TURN_UNITS: Final = 2 * 1024 * 1024
-"""Work on damage and dead letters in one ``fill``; other tasks run after it."""
+"""Work on damage and dead letters in one ``fill``; then it yields to other tasks."""
 
 _FILLS_MAX: Final = 64
-"""Rounds of one ``fill`` that skips records; other tasks run after them."""
+"""Rounds of one ``fill`` that skips records; then it yields to other tasks."""
 
 _NAMES_SHOWN: Final = 5
-"""Slots that the last sentence of ``--once`` names beside the first one; the log names all."""
+"""Slots that the last sentence of ``--once`` names after the first one; the log names all."""
 
 _SUSPECT_TRIES_AWAITED: Final = 3
 """Tries of a suspect with ``--once``: its connections may have ended by chance."""
 
 _STALL_US: Final = 10_000
-"""Pause after a look that found nothing, unless something wakes the forwarder: a slot that is due
-may have to wait until another one is closed."""
+"""Pause after a scan that found nothing, unless a wake-up comes: a slot that is due may have to
+wait until another one is closed."""
 
 _CODES_MAX: Final = 32
 """Error codes of delayed records that the log names; a daemon may invent any number."""
@@ -140,11 +140,11 @@ class Delivery:
     Args:
         spool: The directory. The caller holds its forwarder.lock.
         slot_seconds: Length of the writers' slots.
-        engine: Decides what is sent, and the effect of a reply.
-        now_us: The time, by a clock that does not jump. All other methods get it, so that one
-            turn has one instant; ``wall_us`` is the time by the clock that names slots.
+        engine: Decides which records are sent, and the effect of a reply.
+        now_us: Present instant of a monotonic clock. The other methods get it too, so that one turn
+            has one instant; ``wall_us`` is the instant of the clock that names slots.
 
-    Every method raises SpoolFailedError where the directory cannot be read any more.
+    Every method raises SpoolFailedError if the directory cannot be read any more.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Delivery:
         self._engine = engine
         self._budget = WorkBudget(TURN_UNITS)
         self.dead_letters = DeadLetters(spool, self._budget)
-        """Records and pieces of damage that go to dead/."""
+        """Records and damaged pieces for ``dead/``."""
         self.dead_letters.tidy()
         self.store = SlotStore(
             spool,
@@ -166,30 +166,30 @@ class Delivery:
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
         self._stalled_until_us = 0
-        """Nothing is looked for before this instant, even if it is due."""
+        """No scan before this instant, even if something is due."""
         self._round_max = FIRST_RECORDS_MAX
         """Records that one round reads: few while many of them go to dead/."""
         self._suspect: SpoolRecord | None = None
-        """The one suspect that is in memory."""
+        """The one suspect in memory."""
         self._logged_pause_us = 0
-        """End of the last pause of the whole delivery that is in the log."""
+        """End of the last pause of the whole delivery that was logged."""
         self._logged_codes: set[str] = set()
-        """Error codes of delayed records that are in the log."""
+        """Error codes of delayed records that were logged."""
         self.exhausted = False
-        """The last look at the spool found nothing, though there was room."""
+        """The last scan of the spool found nothing, though the engine had room."""
         self.done = 0
         """Records that were answered and erased."""
 
     @property
     def suspects(self) -> int:
-        """Suspects, or ranges of them, and the one that is being tried."""
+        """Number of suspects, or ranges of them, with the one in flight."""
         waiting = sum(1 for _ in self.store.retries.suspects)
         return waiting + (self._suspect is not None)
 
     def next_due(self, now_us: int) -> int:
-        """Return when ``fill`` may find something though nothing happens; never before ``now_us``.
+        """Return when ``fill`` may find records without any other event; never before ``now_us``.
 
-        A suspect counts while there is none in memory.
+        A suspect counts while none is in memory.
         """
         if not all(self._engine.room()):
             return now_us + RESCAN_US  # a reply makes room, and wakes
@@ -233,7 +233,7 @@ class Delivery:
                 return
 
     def handle(self, reply: Reply, now_us: int) -> bool:
-        """Carry out the effect of a reply.
+        """Apply the effect of a reply.
 
         Returns:
             Whether dead letters have used up the work of this turn: the caller yields to other
@@ -263,14 +263,14 @@ class Delivery:
         return False
 
     def begin_turn(self) -> None:
-        """Allow the work of one turn again, on damage and dead letters."""
+        """Reset the budget of work on damage and dead letters for a new turn."""
         self._budget.refill()
 
     def lost(self, now_us: int) -> bool:
-        """The connection has ended, or none could be made.
+        """Handle the end of a connection, or a failed attempt to connect.
 
         Returns:
-            Whether the daemon is healthy, and is to be connected to again.
+            Whether the daemon is healthy, so that the caller reconnects to it.
         """
         self._now_us = now_us
         loss = self._engine.lost(now_us)
@@ -278,16 +278,16 @@ class Delivery:
         return loss.stay
 
     def leave(self, now_us: int) -> None:
-        """The daemon makes no progress: the connection is ended."""
+        """Count a connection that was closed because the daemon made no progress."""
         self._now_us = now_us
         self._carry_out(self._engine.leave(now_us))
 
     def finish(self) -> None:
-        """Try a last time to bury what dead/ has not taken so far, and to erase what is delivered.
+        """Try a last time to bury records that ``dead/`` refused, and to erase delivered ones.
 
         Raises:
-            SpoolFailedError: dead/ still does not take some; it names the first. They are pending
-                at the next start.
+            SpoolFailedError: ``dead/`` still refuses some; the error names the first. They are
+                pending at the next start.
         """
         self.dead_letters.retry_now()
         failed: SpoolFailedError | None = None
@@ -300,10 +300,10 @@ class Delivery:
             raise failed
 
     def check_all_was_read(self) -> None:
-        """Check that no slot is left out.
+        """Check that no slot was skipped.
 
         Raises:
-            SpoolFailedError: It names the first of these slots, and the names of some others.
+            SpoolFailedError: It names the first skipped slot, and some others.
         """
         errors = self.store.left_out.failures()
         if not errors:
@@ -324,12 +324,12 @@ class Delivery:
     # --- reading --------------------------------------------------------------------------------
 
     def _look(self, count: int, size: int) -> list[SpoolRecord]:
-        """Return the next records: new ones, delayed ones that are due, at times a suspect."""
+        """Return the next records: new ones, delayed ones that are due, sometimes a suspect."""
         store, now_us = self.store, self._now_us
         taken: list[SpoolRecord] = []
         if now_us >= self._next_rescan_us:
             self._next_rescan_us = now_us + RESCAN_US
-            # a backlog may last for hours, in which each look finds something
+            # a backlog may last for hours, in which each scan finds records
             taken = store.finish_old(self._wall_us, count, size, at_rest=True)
             taken += store.take_behind_torn(count - len(taken), size, now_us)
             store.left_out.unopened.clear()
@@ -345,7 +345,7 @@ class Delivery:
         return taken
 
     def _is_sent(self, record: SpoolRecord) -> bool:
-        """Whether a record that was read is to be sent; if not, bury or erase it."""
+        """Whether a record that was read is sent; if not, bury or erase it."""
         verdict = record.verdict or parse_record(record)
         if verdict is None and (refusal := self._engine.refusal_of(record)):
             verdict = _verdict(refusal)
@@ -362,7 +362,7 @@ class Delivery:
     # --- outcomes of records --------------------------------------------------------------------
 
     def _carry_out(self, outcomes: list[RecordOutcome]) -> None:
-        """Delay the records that have left the engine."""
+        """Delay the records that the engine gave back."""
         for record, result, error, due_us in outcomes:
             if result is Disposition.SUSPECT:
                 self.store.retries.suspects_from_us = self._now_us + SUSPECT_GAP_US
@@ -404,17 +404,17 @@ class Delivery:
         self.store.delay(record, due_us, verdict=verdict, code=verdict.code)
 
     def _erase(self, record: SpoolRecord, *, is_buried: bool = False) -> None:
-        """Erase a record; where that fails it is not sent again, and its slot is left out.
+        """Erase a record; if that fails, it is not sent again, and its slot is skipped.
 
         Args:
-            record: Record that is delivered, or is in dead/.
-            is_buried: It is in dead/.
+            record: Record that is delivered, or is in ``dead/``.
+            is_buried: It is in ``dead/``.
         """
         slot = record.slot
         try:
             slot.erase(record.offset, self._now_us)
         except SlotOverwrittenError as error:
-            # The record is delivered, and another one is at its offset now.
+            # The record is delivered, and its offset now has another record.
             self.store.start_over(slot, error)
         except SpoolFailedError as error:
             self._delay_verdict(record, Verdict("", "", is_buried))
@@ -424,7 +424,7 @@ class Delivery:
         self.done += not is_buried
 
     def _bury(self, record: SpoolRecord, verdict: Verdict) -> None:
-        """Put a record into dead/, then erase it: killed in between, it is put there again."""
+        """Put a record into ``dead/``, then erase it; a kill in between repeats this."""
         code, sentence, _ = verdict
         name, offset, size = record.slot.name, record.offset, len(record.frame)
         reason = DeadReason(name, offset, size, "frame", code, sentence, self._wall_us)
@@ -445,7 +445,7 @@ class Delivery:
 
 
 def _verdict(error: str) -> Verdict:
-    """Return the verdict on a record that the daemon refuses for good."""
+    """Return the verdict on a record that the daemon refuses permanently."""
     code, _, sentence = error.partition(" ")
     return Verdict(code, sentence)
 

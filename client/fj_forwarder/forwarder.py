@@ -189,8 +189,8 @@ def _status(path: str) -> os.stat_result | None:
 
 
 LATE_SECONDS: Final = 1.0
-"""A look at the progress that comes so much too late: this process stood still itself (SIGSTOP, a
-frozen machine), and the replies may wait to be read. So long they are waited for."""
+"""Delay of a progress check that shows that this process itself was stopped (SIGSTOP, a frozen
+machine): replies may wait to be read. They get as much time."""
 STOP_SECONDS_MAX: Final = 5.0
 """How long SIGTERM waits for replies. A request without reply by then is sent again later."""
 IN_FLIGHT_MAX: Final = 1024
@@ -219,8 +219,8 @@ class Forwarder:
 
     Args:
         settings: Options of the forwarder.
-        holds_spool: Whether the lock is still that of the directory, which somebody may delete.
-        early_stops: Stop signals that came before it receives them, see ``stop_signals``.
+        holds_spool: Whether the lock is still that of the directory, which may be deleted.
+        early_stops: Stop signals from before it receives them, see ``stop_signals``.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Forwarder:
 
     @property
     def dead(self) -> int:
-        """Records and pieces of damage that went to dead/."""
+        """Records and pieces of damage that were put into dead/."""
         return self._delivery.dead_letters.count
 
     async def run(self) -> bool:
@@ -461,11 +461,11 @@ class Forwarder:
         return self._settings.once and exhausted and not self._delivery.store.retries.is_awaited
 
     async def _wait(self, now_us: int) -> None:
-        """Return when something happened, or a record or a rescan is due.
+        """Wait for an event, or until a record or a rescan is due.
 
         Args:
-            now_us: When it was found that there is nothing to do: what comes due after that is
-                waited for, also when it is over by now.
+            now_us: Instant at which there was nothing to do: anything due after it is waited for,
+                even if it is due already.
         """
         due_us = self._delivery.next_due(now_us)
         if not self._stopping and (engine_due_us := self._engine.next_due(now_us)) is not None:
@@ -489,7 +489,7 @@ class Forwarder:
                     self._wake()
 
     async def _watch_lock(self) -> None:
-        """End the work where the spool was taken away: lock, socket and inotify went with it."""
+        """End the work when the spool was removed, with its lock, socket and inotify watch."""
         while True:
             await trio.sleep(RESCAN_US / 1e6)
             if not self._holds_spool():

@@ -1,15 +1,15 @@
 """fastjournald: the daemon. The write path of a request, from socket to disk and back:
 
-    net/poller           asks which sockets have something, receives bytes, commits for all of them
-                         at once, and sends; carries out whatever a session waits for
+    net/poller           polls the sockets, receives bytes, commits for all of them at once, and
+                         sends; carries out what a session waits for
     net/session          one client's state machine, without IO: decodes requests
                          (fastjournal.protocol), and has the engine handle them one after the other
-    engine/engine        brings time up to date and finds the handler; all is pure from here on
+    engine/engine        applies deadlines and calls the handler; all is pure from here on
     engine/handlers      decide what a request does to entries
-    engine/store         keeps tables/ (indexes, queues, leases) and the log in step
+    engine/store         updates tables/ (indexes, queues, leases) together with the log
     wal/journal          encodes log records and appends them to the buffer of cmdlog/writer
     group_commit         one write and one sync for all sessions that wait
-    net/outbox           replies, each with the mark that has to be durable before it may leave
+    net/outbox           replies, each with the mark that must be durable before it is sent
 
 ``server`` composes the parts and runs their tasks, ``runtime`` is what these share, ``recovery``
 builds an engine from the log, ``main`` reads options. docs/architecture.md has the whole picture.

@@ -1,8 +1,8 @@
 """Histograms: request latency and other values by powers of two, cheap for a commit. Pure.
 
-The latency of requests is measured a turn of the event loop at a time: there is no look at the
-clock for a request, nor for a batch. Requests that came together and are answered together are
-counted together, with one figure.
+The latency of requests is measured by turns of the event loop: the clock is not read for a request,
+nor for a batch. Requests that were received together and are answered together are counted
+together, with one value.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import accumulate
 from typing import TypeAlias
 
 OTHER = -1
-"""Stands for all functions that have no name."""
+"""Function number of all functions without a name."""
 
 _Answered: TypeAlias = tuple[int, float, int, int]
-"""Requests that were answered together: bytes of the log that have to be settled before the replies
-may leave, begin of the turn in which they were received, their function, how many they are."""
+"""Requests that were answered together: bytes of the log that must be settled before the replies
+are sent, begin of the turn in which they were received, their function, and their number."""
 
 _BITS_MAX = 64
 
@@ -58,8 +58,8 @@ class Histogram:
 class Latencies:
     """Histograms of the latency of requests, by function.
 
-    The time of a request runs from the begin of the turn in which its bytes were received to the
-    end of the turn in which the log is settled up to its reply, which is when the reply leaves.
+    The latency of a request is the time from the begin of the turn in which its bytes were received
+    to the end of the turn in which the log is settled up to its reply, when the reply is sent.
 
     Args:
         functions: Numbers of the functions. All others share one histogram, under ``OTHER``.
@@ -76,10 +76,10 @@ class Latencies:
         """Requests whose replies wait for the log, or for the end of this turn; by their marks."""
 
     def end_turn(self, now: float, settled: int) -> None:
-        """Count what was answered in this turn, or before, and may leave. O(answers).
+        """Count the answered requests whose replies can be sent now. O(answers).
 
         Args:
-            now: The present, on the clock of ``began``.
+            now: Present instant, on the clock of ``began``.
             settled: Bytes of the log that are settled.
         """
         answered, by_function = self.answered, self.by_function

@@ -69,10 +69,10 @@ from fastjournald.sighup import SERVING, Reloader, remember
 
 
 def problems(config: Config, wrong: Collection[str] = ()) -> Iterator[str]:
-    """Say what is wrong, sentence by sentence; nothing is written, locked or listened on.
+    """Yield the problems, one sentence each; nothing is written, locked or listened on.
 
     Args:
-        config: Options of which every value by itself is valid.
+        config: Options; every value alone is valid.
         wrong: Names of options that are known to be wrong; these are left out.
     """
     if config.tls_cert and not {"tls_cert", "tls_key", "tls_client_ca"}.intersection(wrong):
@@ -232,7 +232,7 @@ def _run(
     handed_over: ActivatedSockets,
     watchdog_s: float | None,
 ) -> int:
-    # one that comes while the log is replayed is kept, see _serve
+    # a signal that arrives during replay is kept, see _serve
     early_hangups: set[int] = set()
     signal.signal(signal.SIGHUP, lambda number, _frame: early_hangups.add(number))
     given = remember(config)
@@ -265,11 +265,11 @@ def _run(
         if config.http:
             # in a checkout it asks git, which takes too long for the event loop
             build_info()
-            # before the freeze, so that no collection looks at them; others have no use for them
+            # before the freeze, so that no collection visits them; others do not need them
             import_module("fastjournald.observability.html_pages")
-        # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
-        # reference cycle behind (tests/unit/test_garbage_collection.py); for those of tasks
-        # and exceptions, Timers.collect_garbage looks at what is young.
+        # A full collection visits every entry, 25 ms for a million. The engine makes no reference
+        # cycles (tests/unit/test_garbage_collection.py). Timers.collect_garbage collects the young
+        # cycles of tasks and exceptions.
         gc.freeze()
         archive = None
         if config.archive_dir:

@@ -17,7 +17,7 @@ from fastjournald.config.options import Config
 
 _ADDRESS = re.compile(rb"unix:.+|\S+:[0-9]+")
 _READY_BYTES_MAX = 64 * 1024
-"""More addresses than anybody listens on."""
+"""More addresses than a daemon ever listens on."""
 LOG = logging.getLogger("fastjournald")
 
 
@@ -94,8 +94,8 @@ async def ping_watchdog(seconds: float) -> None:
     """Send ``WATCHDOG=1`` twice in the time that the service manager waits for one.
 
     A turn of the event loop that takes longer sends none, and the manager ends the daemon with
-    SIGABRT: with PYTHONFAULTHANDLER=1, which the unit sets, its log then shows where each thread
-    stood.
+    SIGABRT. With PYTHONFAULTHANDLER=1, which the unit sets, its log then has the stack of each
+    thread.
     """
     while True:
         program.notify("WATCHDOG=1", wait=False)

@@ -60,7 +60,7 @@ class Counters:
         self.clock_steps: Counter[str] = Counter({"ahead": 0, "back": 0})
         """Steps of the clock, by direction."""
         self.compaction_freed_bytes = 0
-        """Bytes by which segments became smaller, or went."""
+        """Bytes freed by rewritten and removed segments."""
         self.snapshot_entries = 0
         """Live entries of the last snapshot; 0: there was none yet."""
         self.snapshot_seconds = 0.0
@@ -68,7 +68,7 @@ class Counters:
 
     @property
     def idle_us(self) -> int:
-        """Microseconds in which the event loop waited, up to this turn, from some instant on."""
+        """Sum of the microseconds in which the event loop waited, up to this turn."""
         return int(self.latencies.began * 1_000_000) - self.turn_us.total
 
 
@@ -98,4 +98,4 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     deliver: Callable[[list[tuple[Hashable, bytes]]], None]
     """Hands replies to waiting requests to their connections, which send them when durable."""
     release_undelivered: Callable[[list[DeliveredJobs]], None]
-    """Lets work wait again whose replies were never sent."""
+    """Releases the leases of replies that were never sent."""

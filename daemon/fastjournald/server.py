@@ -207,7 +207,7 @@ class Server:
             nursery.start_soon(self.runtime.commit.sync_every, config.cmdlog_sync_int / 1000)
 
     def _stop(self) -> None:
-        """Answer what waits, and let sessions answer what is on its way."""
+        """Answer waiting requests, and let sessions answer requests that are arriving."""
         self.connections.stop_accepting()
         self.runtime.backpressure.end()
         self._deliver(self.runtime.engine.shut_down(self.runtime.clock.now_us()))
@@ -265,10 +265,10 @@ class Server:
     # --- options and figures --------------------------------------------------------------------
 
     def secure(self, security: Security) -> None:
-        """Let other certificates and tokens count, for clients that connect, and those that are.
+        """Apply new certificates and tokens, to new and to existing connections.
 
-        A client that is connected by a token that counts no more, or gives something else, is
-        disconnected: it may connect and show it again.
+        A client whose token is no longer valid, or has other rights, is disconnected. It may
+        connect and authenticate again.
         """
         self.connections.tls = security.tls
         if security.grants is not None:

@@ -1,4 +1,4 @@
-"""Configuration reload (SIGHUP): reads options and certificates anew, and applies some of them."""
+"""Configuration reload (SIGHUP): reads options and certificates again, and applies some of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SERVING = "READY=1\nSTATUS=Serving requests"
 """State for the service manager, after the start and after a reload."""
 
 SECURITY = ("tls_cert", "tls_key", "tls_client_ca", "auth_tokens")
-"""Their files count anew too. Whether there is one cannot change: what listens was opened on the
-strength of that."""
+"""Options whose files are read again. An option cannot be added or removed: the listeners were
+opened by it."""
 
 WAITS_SECONDS = 1.0
-"""Time after which a reload that waits for a file says so, and gives way to a later one."""
+"""Time after which a reload that waits for a file reports that, and yields to a later one."""
 
 READS_MAX = 4
 """Reads at a time, all but one of them of reloads that another one took the place of: each has a
@@ -51,9 +51,9 @@ class Reloader:
     """Applies changed options to a running server.
 
     Args:
-        server: It; its ``config`` changes.
-        given: Configuration that it was started with.
-        load: Reads the options anew; raises ConfigError.
+        server: The server; its ``config`` changes.
+        given: Configuration at its start.
+        load: Reads the options again; raises ConfigError.
     """
 
     def __init__(self, server: Server, given: Config, load: Callable[[], Config]) -> None:

@@ -1,28 +1,27 @@
-"""Archive of sealed segments: hard links of whole segments, made before compaction touches them.
+"""Archive of sealed segments: hard links made before compaction changes them; format and state.
 
 The directory has the links and the state (``ARCHIVE.json``, below). A reader takes a file, makes
-its own copy of the contents durable, and unlinks it. It knows a file that comes again by its name.
+its own copy of the contents durable, and unlinks it. It recognises a repeated file by its name.
 
-Compaction may touch a segment only when its number is below ``next``, and ``next`` moves in this
-order: link, sync of the directory, new state beside the old one, sync, rename, sync of the
+Compaction may change a segment only when its number is below ``next``, and ``next`` advances in
+this order: link, sync of the directory, new state beside the old one, sync, rename, sync of the
 directory. So after a crash
 
 - before the state is durable, the segment is in the log as it was sealed. It is linked at the next
   start, perhaps for the second time, under the same name;
-- after that, the link was durable before, and nobody looks at the segment again. It may be without
-  a link by then because a reader has taken it, and compaction may have rewritten it.
+- after that, the link was durable before, and the segment is not linked again. The link may be
+  missing then, because a reader has taken it, and compaction may have rewritten the segment.
 
 A segment that compaction rewrote, in a time without ``--archive-dir``, is never taken for a whole
-one: the first record of the segment behind it has its size and CRC-32C when it was sealed. The last
-segment has none behind it. It is whole, for its rewriting needs a durable record in a later one.
-No segment grows once it was linked, because a daemon with an archive begins a new one at its start.
+one: the first record of the next segment has its size and CRC-32C when it was sealed. The last
+segment has no next one. It is whole, because its rewriting needs a durable record in a later one.
+No segment grows after it was linked, because a daemon with an archive begins a new one at its
+start.
 
 A gap is durable before a link of it is removed.
 
-Format of an archive directory: names of archived segments, and the state with its gaps.
-
-A segment is ``000000007-0a1b2c3d.log``: its number, and the CRC-32C of the whole file when it was
-sealed. The state is ``ARCHIVE.json``::
+A segment file is named ``000000007-0a1b2c3d.log``: its number, and the CRC-32C of the whole file
+when it was sealed. The state is ``ARCHIVE.json``::
 
     {"format": "fastjournal-archive", "version": 1, "next": int,
      "last": {"number": int, "bytes": int, "crc32c": "8 hex digits"}|null,
@@ -30,7 +29,7 @@ sealed. The state is ``ARCHIVE.json``::
                "first_us": int|null, "last_us": int|null, "reason": str}, ...]}
 
 Each segment below ``next`` was linked, or is in a gap. Numbers of segments ascend by one, so a
-reader finds gaps of which the state says nothing (the directory was replaced) by the numbers.
+reader finds gaps that are not in the state (the directory was replaced) by the numbers.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ Reason: TypeAlias = Literal["dropped", "not-linked", "compacted", "merged"]
 """Reason of a gap: the bound of the archive; the system refused the link; compaction came before
 there was an archive; several reasons, of old gaps."""
 MISSING = "missing"
-"""Reason of a gap of which the archive says nothing."""
+"""Reason of a gap that is not in the archive's state."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -93,7 +92,7 @@ class Gap(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_absent(cls, first: int, last: int) -> Self:
-        """Return the gap of segments of which nothing is left."""
+        """Return the gap of segments that are missing wholly."""
         return cls(first, last, last - first + 1, 0, None, None, "compacted")
 
     def covers(self, other: Gap) -> bool:
@@ -154,13 +153,13 @@ def list_archived(disk: Disk, directory: str) -> list[ArchivedSegment]:
 
 
 def list_whole(disk: Disk, directory: str, before: int) -> list[ArchivedSegment]:
-    """Return the files of the archive up to the last that a listing shows, all of them.
+    """Return all files of the archive up to the last one in a listing.
 
-    A listing may leave out a name that the daemon links meanwhile, and have a later one. So where
-    numbers are missing it is listed again: what is before the last one was linked by then.
+    A listing may miss a name that the daemon links at the same time, and have a later one. So if
+    numbers are missing, the directory is listed again: all before the last one was linked by then.
 
     Args:
-        disk: Where it is.
+        disk: Disk of the archive.
         directory: The archive.
         before: Number of the last segment that the caller knows.
 
@@ -210,7 +209,7 @@ def write_state(disk: Disk, directory: str, state: ArchiveState) -> None:
     """Replace the state of an archive, durably.
 
     Raises:
-        LogFailedError: It could not be written; the old one stands, or the new one.
+        LogFailedError: It could not be written; the state is the old or the new one.
     """
     path, beside = f"{directory}/{STATE_NAME}", f"{directory}/{_BESIDE}"
     if disk.exists(beside):
@@ -283,7 +282,7 @@ def gaps_between(
 
 
 def missing_text(first: int, last: int) -> str:
-    """Return what an error tells of a range of missing segments."""
+    """Return the text of an error about a range of missing segments."""
     if first == last:
         return f"segment {first} is not there"
     return f"segments {first} to {last} are not there"
@@ -377,7 +376,7 @@ class Archive:
             first = next_number
             warning = f"the log ends at segment {first - 1}, the archive at {self.next - 1}"
         elif last and sealed_as.get(last.number, last.seal) != last.seal:
-            # it grew while nobody archived, or this is another log
+            # it grew while the daemon had no archive, or this is another log
             warning = f"segment {last.number} was archived with another checksum"
         if warning:
             self._keep(first, None, list(self.gaps))

@@ -65,11 +65,11 @@ Kept: TypeAlias = tuple[Number, Number]
 
 
 class LiveChanges(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """An entry at the instant of the snapshot, but for what only its record has.
+    """An entry at the instant of the snapshot, without the fields that only its record has.
 
     Value type and job id are those of the record, mostly the value too. Fields are only added at
     the end, with a default. Times are microseconds; ``cmdlog.format.envelope`` describes the fields
-    that are named as there.
+    with the same names.
     """
 
     key: bytes

@@ -25,17 +25,17 @@ class Whereabouts(msgspec.Struct, frozen=True, gc=False):
 def read_value(
     disk: Disk, directory: str, place: Whereabouts, replaced: bytes | None = None
 ) -> bytes:
-    """Return the value in the record of an entry, whose checksum is right.
+    """Return the value in the record of an entry; the checksum is verified.
 
     Args:
-        disk: Where the log is.
+        disk: Disk of the log.
         directory: Directory of the log.
-        place: Where the record is.
-        replaced: The segment as it was before it was written anew, while positions are still those.
+        place: Position of the record.
+        replaced: Former content of the segment, while positions are of that.
 
     Raises:
         LogFailedError: It cannot be read.
-        LogCorruptError: The record is damaged, or another one stands there.
+        LogCorruptError: The record is damaged, or another record is at its position.
     """
     number, offset = unpack_position(place.position)
     path = f"{directory}/{segment_name(number)}"

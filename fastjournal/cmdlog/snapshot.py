@@ -174,7 +174,7 @@ class PartialSnapshot:
         return self.path
 
     def remove(self) -> None:
-        """Remove all of it; where the disk does not let it, the next start of a daemon does."""
+        """Remove all of it; if the disk does not allow it, the next start of a daemon does."""
         if self._live is not None:
             self._live.close()
         with suppress(LogFailedError):
@@ -196,16 +196,16 @@ def begin_snapshot(
     """Link sealed segments into a new snapshot, which gets its name by ``finish``.
 
     Args:
-        disk: Where both directories are.
+        disk: Disk of both directories.
         log_directory: Directory of the log.
-        snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
+        snapshot_directory: Directory of snapshots, on the same file system; created if needed.
         segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
         now_us: In microseconds since the Unix epoch.
-        archive_gaps: Gaps of the archive that are known.
+        archive_gaps: Known gaps of the archive.
 
     Raises:
-        LogFailedError: The snapshot was not taken; the log is as it was, and where the disk lets
-            anything be removed, nothing is left of it.
+        LogFailedError: The snapshot was not taken; the log is unchanged, and nothing is left of the
+            snapshot if the disk allows removals.
     """
     path = f"{snapshot_directory}/{snapshot_name(now_us)}"
     partial = PartialSnapshot(disk, path, segments, now_us, archive_gaps)
@@ -297,22 +297,22 @@ def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
 def prune_snapshots(
     disk: Disk, snapshot_directory: str, keep: int, taken: str | None = None
 ) -> list[str]:
-    """Remove the oldest snapshots of more than ``keep``; what holds anything else stays.
+    """Remove the oldest snapshots of more than ``keep``; a directory with other files is kept.
 
     Args:
-        disk: Where they are.
-        snapshot_directory: Where snapshots are kept.
-        keep: How many of the newest stay, at least 1.
-        taken: The path of the one taken just now, which is the newest whatever the names say: one
-            that is named after a later instant was taken before the clock was set back, and goes
+        disk: Disk of the snapshots.
+        snapshot_directory: Directory of snapshots.
+        keep: How many of the newest are kept, at least 1.
+        taken: Path of the snapshot taken just now, which counts as the newest, independent of
+            names: one with a later name was taken before the clock was set back, and is removed
             first.
 
     Returns:
-        The paths removed, oldest first.
+        The removed paths, oldest first.
 
     Raises:
-        LogFailedError: Something could not be removed; each snapshot is whole, or not there under
-            its name.
+        LogFailedError: Something could not be removed; each snapshot is whole, or missing under its
+            name.
     """
     removed = []
     untouched = [p for p in list_snapshots(disk, snapshot_directory) if _is_untouched(disk, p)]

@@ -2,26 +2,25 @@
 
 It is the one appender: buffer, write, sync, roll. Group commit drives it: ``append`` for every
 request (memory only), then ``write`` and ``sync`` once for all that wait. Three counters of bytes
-say how far each has come, the append, the flushed and the durable position::
+are the append, the flushed and the durable position::
 
     appended >= written >= durable
 
 ``settled`` is the commit position: ``durable`` or ``written``, by the sync policy. A request is
 safe once ``settled`` has reached the value of ``appended`` right after its append.
 
-A new segment is decided on only at the first append after a write. So a segment overshoots its
-size by at most one batch, one buffer never spans two segments, and the position of every record is
-known when it is appended. The old segment is synced, under every policy, before the new one is
-created: only the last segment can ever be torn.
+A new segment begins only with the first append after a write. So a segment exceeds its size by at
+most one batch, one buffer never spans two segments, and the position of every record is known when
+it is appended. The old segment is synced, under every policy, before the new one is created: only
+the last segment can ever be torn.
 
-The first failure is the last: nothing of it counts as durable, and every later call raises it
-again. After a failed fdatasync the kernel may have dropped the pages, so a second try that
-succeeds would prove nothing.
+The first failure is final: the failed bytes do not count as durable, and every later call raises
+the error again. After a failed fdatasync the kernel may have dropped the pages, so a second try
+that succeeds proves nothing.
 
-Active segment: counters of the segment that the log writer appends to, and its resumption.
-
-The writer counts its appends in the attributes itself, so an append calls nothing here. A segment
-is created when the writer begins one, and described when it is sealed.
+``ActiveSegment`` has the counters of the segment to append to. The writer counts its appends in the
+attributes itself, so an append makes no call there. A segment is created when the writer begins
+one, and described when it is sealed.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class SyncPolicy(StrEnum):
     ALWAYS = "always"
     """Before any client gets OK."""
     INTERVAL = "interval"
-    """By the daemon's timer; a power loss costs what came since."""
+    """By the daemon's timer; a power loss costs the appends since the last sync."""
     OS = "os"
     """When the system pleases; a power loss costs what it had not written back."""
 
@@ -212,7 +211,7 @@ class LogWriter:
 
     @property
     def next_number(self) -> int:
-        """The segment that the next append goes to, or the one before it."""
+        """Number of the segment of the next append, or of the one before it."""
         return self._last_number + (self._current is None)
 
     @property
@@ -242,13 +241,13 @@ class LogWriter:
         return total + (current.bytes if current is not None else 0)
 
     def append(self, data: bytes, records: int, now_us: int) -> int:
-        """Take records into the buffer; they go into one segment, and to disk in one write.
+        """Append records to the buffer; they go into one segment, and to disk in one write.
 
         Args:
             data: Whole records, which have one time.
-            records: How many.
-            now_us: The present, in microseconds since the Unix epoch: their time, but for that of a
-                tombstone that compaction writes again.
+            records: Number of records.
+            now_us: Present instant, in microseconds since the Unix epoch: the time of the records,
+                except of a tombstone that compaction writes again.
 
         Returns:
             The position of the first byte of ``data``.
@@ -420,7 +419,7 @@ class LogWriter:
             if not segment.records:
                 segment.first_us = now_us
                 segment.low = segment.high = stamp
-            # unknown bounds of a segment that is gone on with stay unknown
+            # unknown bounds of a continued segment stay unknown
             elif segment.low is not None and segment.high is not None:
                 if stamp < segment.low:
                     segment.low = stamp

@@ -136,7 +136,7 @@ _HINTS = {
 
 
 def failed(action: str, path: str, error: OSError) -> LogFailedError:
-    """Return the error that stands for ``error``: "cannot write: No space left on device"."""
+    """Return the error for ``error``: "cannot write: No space left on device"."""
     number = error.errno or 0
     text = error.strerror or str(error)
     return LogFailedError(
@@ -147,7 +147,7 @@ def failed(action: str, path: str, error: OSError) -> LogFailedError:
 
 
 def link_failed(new: str, path: str, error: OSError) -> LogFailedError:
-    """Return the error that stands for that of a hard link of ``path`` under the name ``new``."""
+    """Return the error for a failed hard link of ``path`` under the name ``new``."""
     found = failed(f"link to {new}", path, error)
     if error.errno == errno.EMLINK:
         found.hint = (
@@ -170,7 +170,7 @@ class OsErrorTranslation:
     Each call of a disk enters one: a class costs half of what a generator does.
 
     Args:
-        action: The call, as words behind "cannot".
+        action: The call, as words after "cannot".
         path: File or directory that it is about.
     """
 
@@ -462,6 +462,6 @@ class OsDisk:
             status = os.statvfs(path)
         return DiskSpace(
             bytes=status.f_bavail * status.f_frsize,
-            # a file system that makes inodes as they are needed tells none at all
+            # a file system that creates inodes on demand reports none
             inodes=status.f_favail if status.f_files else None,
         )

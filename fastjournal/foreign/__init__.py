@@ -1,8 +1,7 @@
-"""Journals of other queues, as items that a daemon can be given.
+"""Journals of other queues, as items that a daemon can import.
 
-A reader opens the journals of one queue as a ``ForeignJournal`` (``items``), whatever its files
-look like; who imports one knows nothing else of it. ``formats`` recognises the format of a
-directory.
+A reader opens the journals of one queue as a ``ForeignJournal`` (``items``), independent of the
+format of its files. An import needs nothing else. ``formats`` recognises the format of a directory.
 """
 
 from __future__ import annotations

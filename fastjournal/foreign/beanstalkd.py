@@ -96,7 +96,7 @@ BODY_BYTES_MAX = 1 << 30
 """The largest that beanstalkd's option -z allows. A start counts the final CR LF in it, a put
 command does not."""
 BODY_END = b"\r\n"
-"""The end of the put command, which stands in the file and counts in the size."""
+"""The end of the put command, which is in the file and counts in the size."""
 
 
 class _VersionLayout(NamedTuple):
@@ -125,7 +125,7 @@ class JobState(IntEnum):
 
 
 class BinlogRecord(NamedTuple):
-    """One record. Times in microseconds, whatever the version."""
+    """One record. Times in microseconds, in both versions."""
 
     offset: int
     end: int
@@ -587,7 +587,7 @@ class BeanstalkdWriter:
         return f"start {server} with -z {self._largest + len(BODY_END)}, or it drops large jobs"
 
     def _records(self, entry: SnapshotEntry) -> bytes:
-        """Return the records of an entry, which stand in one file."""
+        """Return the records of an entry, which are in one file."""
         job = self._job(entry)
         if self._version == VERSION or job.state != JobState.BURIED:
             return encode_job(job, entry.value, self._version)

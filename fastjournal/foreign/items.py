@@ -1,9 +1,7 @@
 """Items of a foreign journal, and names and facts of its queues, the same for every program.
 
-Names of queues become domains: percent-escaped where a domain cannot hold a byte.
-
-A domain holds no ``:``. So ``:`` becomes ``%3A``, and ``%`` becomes ``%25``: no two queues become
-one domain, and the name of the queue follows from its domain.
+Names of queues become domains. A domain holds no ``:``, so ``:`` becomes ``%3A``, and ``%`` becomes
+``%25``: no two queues become one domain, and the name of the queue follows from its domain.
 """
 
 from __future__ import annotations
@@ -161,7 +159,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     reason: str | None
     """Why it is buried; None: it waits."""
     path: str
-    """The file that it stands in."""
+    """Its file."""
     offset: int
     """Offset of its first byte in that file."""
 
@@ -173,7 +171,7 @@ class Fault(msgspec.Struct, frozen=True, gc=False):
     offset: int
     message: str
     damage: bool
-    """Something is lost here; else it is what a killed server leaves at the end of its file."""
+    """Data are lost here; else it is the usual end of file of a killed server."""
 
 
 class ForeignRecord(msgspec.Struct, frozen=True, gc=False):
@@ -193,15 +191,15 @@ class QueueFacts(msgspec.Struct, frozen=True, gc=False):
     domain: bytes
     items: int
     ttr_us: tuple[int, int, int] | None = None
-    """Least, median and largest time to run of its jobs; None: the format tells none."""
+    """Least, median and largest time to run of its jobs; None: not in the format."""
     attempts: int = 0
-    """Largest number of attempts that its jobs have; 0: the format tells none."""
+    """Largest number of attempts of its jobs; 0: not in the format."""
     others: int = 0
     """Jobs whose times to run or attempts differ from these largest ones."""
 
 
 class ReadProgress:
-    """Tells how far reading has come, not too often."""
+    """Reports the progress of reading, at bounded intervals."""
 
     def __init__(self, size: int, tell: OnProgress | None) -> None:
         self._size = size

@@ -2,11 +2,10 @@
 
 A file of any size is read through a window in memory.
 
-Files of a Kestrel journal: which belong to a queue, in the order in which they are read.
-
-``<queue>`` is appended to, ``<queue>.<timestamp>`` are older ones, in the order of the numbers,
-and ``<queue>.<timestamp>.pack`` stands for all files up to that number. Names with ``~~`` are
-temporary. Sockets, FIFOs and devices are no journals: they are left out.
+A Kestrel journal of a queue has several files, in the order in which they are read: ``<queue>`` is
+appended to, ``<queue>.<timestamp>`` are older ones, in the order of the numbers, and
+``<queue>.<timestamp>.pack`` replaces all files up to that number. Names with ``~~`` are temporary.
+Sockets, FIFOs and devices are no journals: they are left out.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class WindowedFile:
         return self._data[start : start + size]
 
     def has_only_zeros(self, offset: int) -> bool:
-        """Whether zeros stand from an offset to the end of the file, and one at least."""
+        """Whether only zeros are from an offset to the end of the file, and at least one."""
         at = offset
         while at < self.size and not self.read(at, WINDOW_BYTES).strip(b"\0"):
             at += WINDOW_BYTES
@@ -180,7 +179,7 @@ def list_queues(disk: Disk, directory: str) -> dict[bytes, list[str]]:
 
 
 def _in_order(files: list[tuple[float, bool, str]]) -> list[str]:
-    """Leave out what the newest pack stands for."""
+    """Leave out the files that the newest pack replaces."""
     packed = max((number for number, is_pack, _ in files if is_pack), default=-1)
     return [
         path

@@ -103,10 +103,10 @@ def open_format(disk: Disk, directory: str, wanted: Format | None) -> Format:
 
 
 def is_finding(disk: Disk, diagnostic: Diagnostic, format: Format) -> bool:
-    """Whether something that an inspection of a log found is wrong there.
+    """Whether a diagnostic of the inspection of a log is a fault in this format.
 
-    A workq-server begins a segment by its header; fastjournald appends a record with it. A gap of
-    which an archive tells the reason is its content, and no fault.
+    A workq-server begins a segment by its header; fastjournald appends a record with it. A gap
+    whose reason is in the archive is its content, and no fault.
     """
     if diagnostic.kind == "gap":
         return False

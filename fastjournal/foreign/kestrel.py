@@ -1,11 +1,10 @@
 """The journal of a Kestrel: reader and writer.
 
-It is read to its end, queue by queue, then its items one by one.
+The reader reads to the end, queue by queue, then yields the items one by one. Open transactions at
+the end are unfinished items: they wait, before the others. Reading keeps some 100 bytes for each
+waiting item; the values are read again when the items are requested.
 
-Open transactions at the end are items that nobody has done: they wait, before the others. Reading
-keeps some 100 bytes for each waiting item; the values are read again when the items are asked for.
-
-Writer of Kestrel journals: one file for each domain, in the order of its work.
+The writer writes one file for each domain, in queue order.
 """
 
 from __future__ import annotations
@@ -275,7 +274,7 @@ _NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]|\A\++\Z")
 """A name of nothing but ``+`` has no master queue, and Kestrel does not start on it."""
 _MS_MAX = (2**63 - 1) // 1_000_000
 """Last instant of Kestrel's 64 bits of nanoseconds, in the year 2262. Kestrel does not start on a
-later one, but for the largest number, which stands for the end of time."""
+later one, except the largest number, which is the end of time."""
 _MS_END = 2**63 - 1
 
 

@@ -139,7 +139,7 @@ def read_fields(file: WindowedFile, offset: int, size: int) -> bytes:
 
 
 def _value(file: WindowedFile, offset: int, size: int) -> tuple[int, int]:
-    """Check where a value stands; return that and its size."""
+    """Check the position of a value; return it and the size."""
     if size < 0:
         raise BrokenRecordError("the size of the item is less than its times take", torn=False)
     if offset + size > file.size:
@@ -180,7 +180,7 @@ class OpenTransactions:
         return item
 
     def free_xid(self, after: int) -> int:
-        """Return the first xid behind ``after`` that is not open; behind the last comes 1."""
+        """Return the first xid after ``after`` that is not open; after the last comes 1."""
         xids, xid = self._xids, after + 1
         at = xids.bisect_left(xid)
         if at < len(xids) and xids[at] == xid:
@@ -276,7 +276,7 @@ class RecordReader:
         self._file = file
         self._opcode8 = opcode8
         self._lookahead_bytes = file.size + _LOOKAHEAD_BYTES_MIN
-        """Bytes that may still be looked at for pairs."""
+        """Bytes that may still be examined for pairs."""
         self._whole = False
         """With opcode 8 as a continue, all that follows is records."""
 
@@ -310,7 +310,7 @@ class RecordReader:
         return dump if pairs == "torn" and self._breaks(record.end) else record
 
     def _follow_pairs(self, offset: int, count: int) -> Literal["whole", "torn", "not"]:
-        """Return whether so many pairs stand there, and nothing else up to the end of the file."""
+        """Return whether exactly so many pairs are there, up to the end of the file."""
         file = self._file
         if count < 0:
             return "not"
@@ -335,7 +335,7 @@ class RecordReader:
         return "whole" if offset == file.size else "not"
 
     def _charge(self, size: int) -> None:
-        """Count what a look at a record of this size costs: at most a window that is read."""
+        """Count the cost of examining a record of this size: at most a window that is read."""
         self._lookahead_bytes -= min(size, WINDOW_BYTES)
         if self._lookahead_bytes < 0:
             raise BrokenRecordError(

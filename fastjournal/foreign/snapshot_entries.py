@@ -61,7 +61,7 @@ class SnapshotEntry(msgspec.Struct, frozen=True, gc=False):
     lease_us: int
     """Default lease of its domain."""
     not_carried: tuple[str, ...]
-    """Facts of it that no other queue holds, by kind."""
+    """Facts of it that no other queue can hold, by kind."""
 
 
 class SnapshotEntries:

@@ -1,14 +1,12 @@
 """The command log of a workq-server: reader and writer.
 
-It is read to its end, then its jobs one by one.
+The reader reads to the end, then yields the jobs one by one. A job becomes the entry that a daemon
+makes of it which starts on the log (``cmdlog.recovery.workq_jobs``), with two differences: its
+worker at the end has lost it with the server, and the attempts are counted again from 0. Reading
+keeps less than a kilobyte for each live job; the values are read again, a segment at a time, when
+the items are requested.
 
-A job becomes the entry that a daemon makes of it which starts on the log
-(``cmdlog.recovery.workq_jobs``), but for two things: whoever works on it at the end has lost it
-with the server, and the attempts are counted anew. Reading the log keeps what is known of each live
-job, less than a kilobyte; the values are read again, a segment at a time, when the items are asked
-for.
-
-Writer of workq command logs: jobs of workq's own, with the value as payload.
+The writer writes jobs of workq's own, with the value as payload.
 """
 
 from __future__ import annotations
@@ -134,7 +132,7 @@ class WorkqJournal:
             )
 
     def _progressed(self, progress: Progress) -> None:
-        """Erase the values of the jobs that came since the last call."""
+        """Erase the values of the jobs read since the last call."""
         known, newest = self._position, self._position
         for job in reversed(self._state.jobs.values()):
             if job.position <= known:

@@ -114,9 +114,9 @@ class _Receiver(Generic[MessageT]):
         return CONNECTION_CLOSED if self._ended else NEED_DATA
 
     def next_events(self) -> list[MessageT]:
-        """Return all messages that are whole, in the order of arrival, perhaps none.
+        """Return all complete messages, in the order of arrival; may be empty.
 
-        For none, ``next_event`` tells NEED_DATA from CONNECTION_CLOSED.
+        If it is empty, ``next_event`` distinguishes NEED_DATA from CONNECTION_CLOSED.
 
         Raises:
             ProtocolError: As ``next_event``.
@@ -137,7 +137,7 @@ class _Receiver(Generic[MessageT]):
         return self._ready.popleft()
 
     def abandon(self, sentence: str, code: str) -> None:
-        """Take no more of a message that is cut short: what comes next is this error."""
+        """End with this error after a message that is cut short."""
         identifier = self._reader.unfinished(self._rest) or 0
         self._error = ProtocolError(sentence, code=code, identifier=identifier)
         self.over = True

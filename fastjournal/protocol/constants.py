@@ -98,7 +98,7 @@ class Effect(Enum):
     """Effect of an error on a kept request, such as a record of a spool, in words."""
 
     DONE = "no repeat: done"
-    """Newer work stands for it."""
+    """Newer work replaced it."""
     DEAD = "no repeat"
     """No daemon will ever take it."""
     LATER = "repeat it later"
@@ -114,7 +114,7 @@ class ErrorCode(StrEnum):
 
     effect: Effect
     passes: bool
-    """The same request may succeed in a while, though nobody has changed anything."""
+    """The same request may succeed later, without any action."""
     closes: bool
     """The daemon may close the connection after it, for what the reply says: requests that follow
     are not to blame."""

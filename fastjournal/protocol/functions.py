@@ -1,9 +1,9 @@
 """Protocol functions: one declaration for each, from which the tables about functions are made.
 
-``Function`` is the number on the wire; ``Function.SET.declared`` is what the parts have to know of
-it. Made from the declarations, or held against them by a test: the daemon's handlers, its checks of
-rights, its backpressure, what a client sends again, what a spool takes, and the tables of
-docs/protocol.md. Conditions that depend on more than the function stand where they are checked.
+``Function`` is the number on the wire; ``Function.SET.declared`` has all that the parts need of it.
+These are made from the declarations, or compared with them by a test: the daemon's handlers, its
+checks of rights, its backpressure, retries of a client, the requests of a spool, and the tables of
+docs/protocol.md. A condition that depends on more than the function is where it is checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RequiredRights(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Retry policy: what a client does whose connection was lost before the reply came."""
+    """Retry policy of a client whose connection was lost before the reply."""
 
     repeat: bool
     """Send the request again."""
@@ -93,7 +93,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     locked: bool = False
     """A write, for locks: ``locked`` where another connection has locked the entry."""
     spoolable: bool = False
-    """A spool takes it: it changes something, and nobody needs its answer."""
+    """A spool accepts it: it changes something, and its answer is not needed."""
     by_engine: bool = True
     """The engine has a handler for it; else the server carries it out."""
 

@@ -18,10 +18,9 @@ from fastjournal.times import to_datetime, to_datetime_or_none, to_timedelta_or_
 class Request(msgspec.Struct, gc=False):
     """One FJ request.
 
-    ``flags`` holds the bits as they stand on the wire. Those that say which fields follow (KEY16,
-    VALUE width, TIMEOUT, COUNT, TTL) are set by the encoder from the fields themselves; whoever
-    builds a request gives only the others, and QUERY (``Query.RANGE << QUERY_SHIFT`` is set by the
-    encoder wherever ``second_key`` is not None).
+    ``flags`` has the bits of the wire. The encoder sets those that say which fields follow (KEY16,
+    VALUE width, TIMEOUT, COUNT, TTL) from the fields. A caller sets only the others, and QUERY
+    (``Query.RANGE << QUERY_SHIFT`` is set by the encoder wherever ``second_key`` is not None).
     """
 
     function: int
@@ -101,7 +100,7 @@ class Meta(msgspec.Struct, gc=False):
 
     @property
     def worked_on_until(self) -> datetime | None:
-        """Instant at which the lease ends; None: nobody works on the entry."""
+        """Instant at which the lease ends; None: the entry is not leased."""
         return to_datetime_or_none(self.worked_on_until_us)
 
     @property
@@ -123,8 +122,8 @@ class Pair(msgspec.Struct, gc=False):
 class Reply(msgspec.Struct, gc=False):
     """One JR reply, or a notification (flag LISTEN).
 
-    ``flags``: whoever builds a reply gives only WORKED_ON, TWO_KEYS and LISTEN; the encoder sets
-    the rest from the fields. META is set where the pairs carry a metadata block.
+    ``flags``: a caller sets only WORKED_ON, TWO_KEYS and LISTEN; the encoder sets the rest from the
+    fields. META is set if the pairs carry a metadata block.
     """
 
     identifier: int = 0

@@ -69,7 +69,7 @@ META_BYTES: Final = _META.size
 PAIR_BYTES: Final = 2 * U16.size + U32.size + 1
 """A pair's sizes and value type at their widest."""
 REPLY_BYTES: Final = 64
-"""A reply's fields before its pairs have fewer bytes, but for the cursor."""
+"""Upper bound of a reply's fields before its pairs, without the cursor."""
 _VALUE_HEADS: Final = (Struct(""), Struct(">BB"), Struct(">HB"), Struct(">IB"))
 """Value size and type, by VALUE."""
 
@@ -188,7 +188,7 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
                 if size == 0:
                     raise ProtocolError("value size is 0", identifier=reply.identifier)
                 at += size
-                # Looked at before the data are: what is claimed need not be there.
+                # Checked before the data: a claimed length may be false.
                 if at > end:
                     break
                 value_type = data[at - size]
@@ -209,7 +209,7 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
 
 _HEAD: Final = Struct(">IHHQ")
 _HEAD_AND_NEXT: Final = Struct(">IHHQB")
-"""The head and the byte behind it, which every reply has: the error size of most of them."""
+"""The head and the byte after it, which every reply has: the error size of most of them."""
 _SUCCESS: Final = Struct(">IH2xQx")
 """A reply without flags and error."""
 SUCCESS_BYTES: Final = _SUCCESS.size
@@ -225,7 +225,7 @@ _TTL: Final = int(Flag.TTL)
 _COUNT: Final = int(Flag.COUNT)
 _CURSOR: Final = int(Flag.CURSOR)
 _GIVEN: Final = int(Flag.WORKED_ON | Flag.TWO_KEYS | Flag.LISTEN)
-"""Flags that the encoder takes over from ``Reply.flags``; the other bits follow from the fields."""
+"""Flags that the encoder copies from ``Reply.flags``; the other bits follow from the fields."""
 
 
 def encode_success(identifier: int, timestamp: int) -> bytes:
@@ -389,7 +389,7 @@ class ReplyReader:
         self._count = 0
         """Pairs that it will have."""
         self._used = 0
-        """Bytes of it that were read."""
+        """Bytes of it that were decoded."""
 
     def read(self, data: bytes, ready: deque[Reply]) -> tuple[int, int]:
         """Append every whole reply at the start of ``data`` to ``ready``.

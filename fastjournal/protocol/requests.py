@@ -58,7 +58,7 @@ from fastjournal.protocol.messages import Request
 
 _HEAD: Final = Struct(">IHHHQ")
 _HEAD_AND_NEXT: Final = Struct(">IHHHQB")
-"""The head and the byte behind it, which every request has: the key size of most of them."""
+"""The head and the byte after it, which every request has: the key size of most of them."""
 
 _WORD: Final = magic_word(REQUEST_MAGIC, VERSION)
 _HEAD_BYTES: Final = _HEAD.size
@@ -80,10 +80,10 @@ _VALUE_U32: Final = 3 << VALUE_SHIFT
 _GET: Final = int(Function.GET)
 
 _OPTIONAL: Final = _KEY16 | _TIMEOUT | _TTL | _COUNT | _PERSIST_ALIAS
-"""A request without these has its key size right behind the head."""
+"""A request without these has its key size directly after the head."""
 
 _GIVEN: Final = ~(_KEY16 | _VALUE | _TIMEOUT | _TTL | _COUNT | _PERSIST_ALIAS)
-"""Flags that the encoder takes over from ``Request.flags``; the rest follow from the fields."""
+"""Flags that the encoder copies from ``Request.flags``; the rest follow from the fields."""
 
 
 class RequestReader:
@@ -168,7 +168,7 @@ class RequestReader:
                         at += 4
                     if not 0 < size <= value_size_max:
                         raise self._bad_value_size(size, identifier)
-                    # Looked at before the data are: what is claimed need not be there.
+                    # Checked before the data: a claimed length may be false.
                     body_end = at + size
                     if body_end > end:
                         at = body_end

@@ -81,7 +81,7 @@ _NATURAL_TYPES: tuple[tuple[type, ValueType], ...] = (
 
 
 def decode_value(value_type: int, data: bytes) -> Value:
-    """Return the Python object that the data of a value stand for.
+    """Return the Python object of a value's data.
 
     Raises:
         BadRequestError: ``bad-value``: the type is unknown, or the data do not have its form.

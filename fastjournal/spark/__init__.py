@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["entries", "event_span", "events", "export_snapshot", "register", "start_session"]
 
-# No module here has one of these names: once imported, it would stand in the place of the function.
+# No module here has one of these names: once imported, it would hide the function.
 _HOMES = {
     "entries": "data_source.registration",
     "event_span": "history.events_view",

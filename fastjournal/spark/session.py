@@ -1,7 +1,7 @@
 """Spark session: its start, ready for fastjournal, and quiet; forms of master URLs.
 
-Java takes seconds to start, and tells of a wrong master by a stack trace; of one that does not
-listen after more than a minute. So the form is checked before, and whether a master listens.
+Java takes seconds to start, and reports a wrong master by a stack trace; one that does not listen
+after more than a minute. So the form is checked before, and whether a master listens.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SMALL_OPTIONS = {
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SETTINGS = {
-    # the default, INT96, wraps instants behind the year 2262, and has no statistics
+    # the default, INT96, wraps instants after the year 2262, and has no statistics
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -219,7 +219,7 @@ def _check_room(directory: int, size: int) -> None:
 
 
 def _write(directory: int, name: str, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, whatever somebody has put there."""
+    """Write a file whole or not at all, also if the name exists."""
     temporary = name + TEMPORARY_SUFFIX
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)

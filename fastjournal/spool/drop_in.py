@@ -27,15 +27,15 @@ def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterab
     """Make a drop-in of some records, durably.
 
     Args:
-        directory: The spool, which is there.
-        label: Begin of the part of the name behind the slot.
-        records: As ``encode_record`` gives them.
+        directory: The spool, which exists.
+        label: Begin of the part of the name after the slot.
+        records: From ``encode_record``.
 
     Returns:
         The name of the file.
 
     Raises:
-        SpoolFailedError: It cannot be written, and is not there. Or it is there and is sent, but a
+        SpoolFailedError: It cannot be written, and does not exist. Or it exists and is sent, but a
             power cut may take its name, which could not be synced: the message says so. Records
             that are written again are sent twice, which changes nothing for SET and DELETE.
     """

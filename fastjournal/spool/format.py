@@ -170,8 +170,8 @@ def search_record(
         to: Where to stop.
         is_right: Checks the checksum of a long record.
         candidates_max: Stop at the next place after so many that looked like a record.
-        passes_incomplete: Search on behind a record that the data end in. Else it ends the search:
-            with more data that record is the first one.
+        passes_incomplete: Continue after a record that is cut by the end of the data. Else it ends
+            the search: with more data that record is the first one.
     """
     incomplete, count = -1, 0
     for candidate in _CANDIDATE.finditer(data, at, to):

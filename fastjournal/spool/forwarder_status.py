@@ -27,7 +27,7 @@ FRESH_US: Final = 5_000_000
 """A status that is older was not written by a forwarder that works now."""
 
 NAMES_SHOWN: Final = 20
-"""So many names of files, slots and suspects stand in a status; the counts are of all."""
+"""Most names of files, slots and suspects in a status; the counts are of all."""
 
 _BYTES_MAX: Final = 1024 * 1024
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -105,7 +105,7 @@ class ForwarderStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_error_us: int | None
 
     def is_fresh(self, now_us: int) -> bool:
-        """Whether a forwarder that works has written this: a clock may be a little behind."""
+        """Whether a running forwarder has written this: a clock may be slightly behind."""
         return abs(now_us - self.written_us) <= FRESH_US
 
 

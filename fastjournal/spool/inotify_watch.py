@@ -23,16 +23,16 @@ class SpoolWatch:
     """Watch that wakes when a record is appended to a spool: ``with watch(directory) as changes``.
 
     ``wait`` waits; with an event loop of others poll ``fileno()``, and call ``wait(0)`` when it is
-    readable. A wake says that there may be something new, and never what: one can stand for many
-    records, and what the forwarder erases wakes too.
+    readable. A wake-up means that there may be new records, without their names: one may be for
+    many records, and the erasing of the forwarder wakes too.
 
-    It watches what the path leads to. Where the directory was renamed, deleted, replaced or
-    unmounted and is there again, ``wait`` wakes, and watches the new one. Most of these wake at
-    once; a parent that was renamed, a link, and a file system that was mounted over it are looked
-    for by ``wait`` itself, at its begin and then each 5 s.
+    It watches the directory at the path. If the directory was renamed, deleted, replaced or
+    unmounted and exists again, ``wait`` wakes, and watches the new one. Most of these wake at once;
+    a parent that was renamed, a link, and a file system that was mounted over it are checked by
+    ``wait`` itself, at its begin and then each 5 s.
 
     Args:
-        directory: The spool; it has to be there.
+        directory: The spool; it has to exist.
 
     Raises:
         SpoolFailedError: There is no such directory, or the system has no more watches.

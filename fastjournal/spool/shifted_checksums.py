@@ -1,4 +1,4 @@
-"""Shifted checksums: what the CRC-32C of some bytes becomes with zero bytes behind them.
+"""Shifted checksums: the CRC-32C of some bytes with zero bytes appended.
 
 A CRC is linear, so that takes a few steps for any number of zero bytes.
 """
@@ -18,7 +18,7 @@ _INVERSION: Final = 0xFFFFFFFF
 
 
 def with_zeros(checksum: int, zeros: int) -> int:
-    """Return the CRC-32C of bytes with so many zero bytes behind them.
+    """Return the CRC-32C of bytes with so many zero bytes appended.
 
     Args:
         checksum: CRC-32C of the bytes alone.
@@ -28,7 +28,7 @@ def with_zeros(checksum: int, zeros: int) -> int:
 
 
 def shifted(checksum: int, zeros: int) -> int:
-    """Return what a checksum adds to that of bytes with so many bytes behind it."""
+    """Return the part of a checksum in that of the bytes with ``zeros`` more bytes after them."""
     place = 0
     while zeros:
         digit = zeros % _DIGIT

@@ -159,7 +159,7 @@ def survey(directory: str | os.PathLike[str]) -> Survey:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether a name leads to a regular file; where that fails, whoever opens it names the reason.
+    """Whether a name is a regular file; on an error the open of the file reports the reason.
 
     One damaged inode is no failure of the directory.
     """
@@ -254,7 +254,7 @@ def leads_to(path: str, descriptor: int) -> bool:
 def spool_failed(
     action: str, path: str | os.PathLike[str], error: OSError, *, hint: str | None = None
 ) -> SpoolFailedError:
-    """Return the error that stands for ``error``: "cannot write: No space left on device"."""
+    """Return the error for ``error``: "cannot write: No space left on device"."""
     number = error.errno or 0
     return SpoolFailedError(
         f"cannot {action}: {error.strerror or error} ({errno.errorcode.get(number, number)})",
@@ -341,10 +341,10 @@ def is_shared(directory: str | int) -> bool:
 
 
 def set_access(descriptor: int, directory: str | int, group: int | None = None) -> None:
-    """Give a new file its group and mode, whatever the umask; ``OSError`` as it comes.
+    """Set group and mode of a new file, independent of the umask; ``OSError`` is not translated.
 
-    Files that root creates in a directory of another user belong to that user: else a command of
-    an operator would lock out the forwarder, and the writers of the same slot.
+    Files that root creates in a directory of another user belong to that user: else a command of an
+    operator would lock out the forwarder, and the writers of the same slot.
     """
     if group is not None and os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)

@@ -114,16 +114,16 @@ class SimulatedDisk:
         self._failures.append((call, self._count(call) + count, error))
 
     def break_sectors(self, path: str, start: int, end: int) -> None:
-        """Let every read of these bytes of a file fail with EIO from now on."""
+        """Make every read of these bytes of a file fail with EIO from now on."""
         file_at(self._root, path).bad.append((start, end))
 
     def crash(self, seed: int, *, holes: bool = False, sectors: bool = False) -> SimulatedDisk:
-        """Return the disk as it is after a power loss at this instant; this one stays as it is.
+        """Return the disk after a power loss at this instant; this one stays unchanged.
 
         Args:
             seed: Decides what survives.
-            holes: Also lose sectors in the middle of what was not synced, keeping later ones.
-            sectors: Instead, let each sector of what was not synced survive by itself.
+            holes: Also lose sectors in the middle of unsynced bytes, keeping later ones.
+            sectors: Instead, each unsynced sector survives or not by itself.
         """
         generator = random.Random(seed)
         disk = self._of_same_size(seed)

@@ -1,7 +1,4 @@
-"""Inodes of a simulated disk, and their state after a power loss.
-
-Path lookup: the inode that a path leads to, or the error of the system.
-"""
+"""Inodes of a simulated disk: path lookup, errors, and their state after a power loss."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ IN_ORDER = 0.5
 
 
 class FileNode:
-    """A file: ``data[:synced]`` is durable but for ``lost``; what is in ``bad`` is unreadable."""
+    """A file: ``data[:synced]`` is durable except ``lost``; bytes in ``bad`` are unreadable."""
 
     __slots__ = ("bad", "data", "exclusive", "lost", "shared", "synced")
 

@@ -32,7 +32,7 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.keys import parse_journal_key
 
 START_US = 1_795_165_389_000_000
-"""When the first record is written, unless told otherwise: 2026-11-20."""
+"""Default instant of the first record: 2026-11-20."""
 _TTR_MS = 60_000
 
 
@@ -41,7 +41,7 @@ def in_zone(segment: bytes, minutes: int) -> bytes:
 
     Args:
         segment: A whole segment.
-        minutes: The offset, an i16; -1 stands for UTC.
+        minutes: The offset, an i16; -1 means UTC.
     """
     zone = minutes.to_bytes(2, signed=True)
     records = [decode_record(segment, start)[0] for start, _, _ in scan_segment(segment).spans()]

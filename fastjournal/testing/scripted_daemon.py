@@ -129,7 +129,7 @@ class ScriptedDaemon:
             self._serve(wrapped)
 
     def _part(self, sock: ssl.SSLSocket) -> None:
-        """Let a client that was not let in read why: unread data would become a reset."""
+        """Allow a refused client to read the reason: unread data would become a reset."""
         with contextlib.suppress(OSError), sock:
             sock.shutdown(socket.SHUT_WR)  # from here on it receives without TLS
             while sock.recv(65536):

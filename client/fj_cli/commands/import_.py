@@ -1,7 +1,7 @@
 """``fj-cli import``: the pending jobs of another queue, in batches, with counts; the same for each.
 
-An item is a GET of its key and a SET with its own timestamp; the GET shows what stood there before.
-NEXT must not deliver a buried item before its burial: it is set under a plain key of its domain,
+An item is a GET of its key and a SET with its own timestamp; the GET returns the entry before. NEXT
+must not deliver a buried item before its burial: it is set under a plain key of its domain,
 ``<domain>:import:...``, buried there, and renamed. An import that stops half way is continued by
 the next one.
 """
@@ -78,7 +78,7 @@ class ImportCounts(msgspec.Struct):
     """Items of the journal that were looked at: the sum of the next four."""
     imported: int = 0
     already_there: int = 0
-    """The entry stands there, was done since, or its URI has newer work."""
+    """The entry exists, was completed since, or its URI has newer work."""
     expired: int = 0
     refused: int = 0
     damaged: int = 0
@@ -159,7 +159,7 @@ def _set_limits(client: SyncClient, journal: ForeignJournal) -> None:
 
 
 def _tell_queues(journal: ForeignJournal, *, set_limits: bool) -> None:
-    """Tell the times to run, and what no entry holds."""
+    """Report the times to run, and facts of the queues that are not in entries."""
     for queue in journal.queues:
         if queue.ttr_us is None:
             continue
@@ -266,7 +266,7 @@ class Importer:
             uri=uri if 0 < len(uri) <= KEY_BYTES_MAX and uri != key else None,
             timestamp_us=item.timestamp,
         )
-        # As it stands in the other journal: it may end before the request is sent.
+        # The value in the other journal: it may end before the request is sent.
         call.request.timeout = item.expires or None
         return call
 

@@ -40,7 +40,7 @@ WAIT = ParsedType("duration", lambda text: FOREVER_US if text == FOREVER else to
 
 
 class ExecCommand(click.Command):
-    """Command with ``--exec``: all arguments behind it are the command to run."""
+    """Command with ``--exec``: all arguments after it are the command to run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the command off the end, and parse the rest as usual."""

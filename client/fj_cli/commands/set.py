@@ -112,7 +112,7 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
 def _split(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[bytes | None, str | None]:
-    """Return the key (None: to be built) and the word that stands for the value."""
+    """Return the key (None: to be built) and the word for the value."""
     keyed = options["domain"] is None and not (
         options["uri"] is not None and _is_value(ctx, words, plain=options["plain"])
     )

@@ -48,7 +48,7 @@ def spool_dead_command() -> None:
 
 
 NO_REASON = "unknown"
-"""Stands for the code of a piece without a readable reason."""
+"""Code of a piece without a readable reason."""
 
 
 class Selection(NamedTuple):

@@ -145,7 +145,7 @@ def _show(ctx: click.Context, prefix: bytes, interval_s: float, count: int | Non
 
 
 class _SampleSource:
-    """Samples of the daemon, over a connection that is made anew where it is lost."""
+    """Samples of the daemon, over a connection that is reconnected when it is lost."""
 
     def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx

@@ -153,7 +153,7 @@ class Simulation:
         first, last = self._changes[0].at_s, self._changes[-1].at_s
         scale = (self._until - self._begin - HOUR_US) / (last - first)
         for number, change in enumerate(self._changes):
-            # changes of one second come one behind the other
+            # changes of one second get successive instants
             yield self._begin + int((change.at_s - first) * scale) + number * 1000, change
 
     def _work_until(self, now: int) -> None:
@@ -287,7 +287,7 @@ class Weeks:
         ).run()
 
     def report(self) -> Path:
-        """Start a daemon on the log, let ``fj-nightly`` report on it, and return the page.
+        """Start a daemon on the log, run the report of ``fj-nightly`` on it, and return the page.
 
         Raises:
             DemoError: One of them failed.

@@ -44,7 +44,7 @@ _TTR_MS = 60_000
 
 
 class _LoggedJob(msgspec.Struct):
-    """State of a job, as its next records tell it."""
+    """State of a job, for its next records."""
 
     key: bytes
     serial: int
@@ -220,7 +220,7 @@ class HistoryLog:
         return encode_simple(command, encode_time(now_us), job_id)
 
     def _replaced(self, job_id: bytes, now_us: int) -> list[bytes]:
-        """Return the records, right behind that of a new entry, that it takes another's place."""
+        """Return the records that remove a replaced entry, directly after that of the new one."""
         if not self._jobs[job_id].buried:
             return [self._removal(job_id, now_us, REPLACED + 1)]
         # workq refuses to complete a failed job

@@ -76,10 +76,10 @@ class Play:
 
     Args:
         directory: Empty.
-        delay_s: Seconds that a changed page has to be left alone before it is worked on.
+        delay_s: Seconds without a change after which a changed page may be processed.
         seed: Seed of the moments of the kills.
         events: File of the events; None: those of the package.
-        on_progress: Told events spooled and jobs completed so far.
+        on_progress: Gets events spooled and jobs completed so far.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Play:
             self._entries += client.stats()["waiting"] - self._waiting
 
     def _work_off(self, workers: list[Player], due_s: int | None, *, kill: bool) -> None:
-        """Let the workers complete all that is due, and what a kill left leased to nobody."""
+        """Run the workers until all due jobs are completed, and those that a kill left leased."""
         deadline = time.monotonic() + DRAIN_SECONDS
         is_unleased = False
         while True:
@@ -230,7 +230,7 @@ class Play:
             with SyncClient(self._daemon.address) as client:
                 stats = client.stats()
             self._waiting, was_unleased = stats["waiting"], is_unleased
-            # a lease that ended behind the turn of the workers left work for another turn
+            # a lease that ended after the turn of the workers left work for another turn
             is_unleased = stats["worked_on"] == 0
             if is_unleased and was_unleased and (due_s is not None or not self._waiting):
                 return
@@ -239,7 +239,7 @@ class Play:
             time.sleep(POLL_SECONDS)
 
     def _kill_soon(self) -> None:
-        """SIGKILL the daemon at a random moment of what goes on, and start it again."""
+        """SIGKILL the daemon at a random moment of the play, and start it again."""
         time.sleep(self._random.uniform(0.0, 0.02))
         self._daemon.kill()
         self._kills += 1
@@ -247,7 +247,7 @@ class Play:
 
 
 def print_result(result: DemoResult, console: Console) -> None:
-    """Print what went in, what came out, and how fast."""
+    """Print the input, the output, and the duration."""
     seconds = result.seconds
     on_disk = result.log_bytes + result.spooled_bytes
     table = Table(title="From a changed page to a finished job", title_justify="left")

@@ -97,11 +97,11 @@ def slices(changes: list[PageChange], delay_s: int) -> Iterator[ChangeSlice]:
 
 
 BATCH_MAX = 64
-"""Entries of one NEXT at most; it begins with a few, of which not many have to be released."""
+"""Most entries of one NEXT; it begins with a few, so that few have to be released."""
 BATCH_FIRST = 4
 
 LEASE_S = 5.0
-"""Long for work that is done at once; what a killed daemon leased to nobody comes back after it."""
+"""Long enough for work that is done at once; leases lost with a killed daemon end after it."""
 
 RECONNECT_SECONDS = 30.0
 RETRY_SECONDS = 0.02
@@ -114,7 +114,7 @@ class Terms(msgspec.Struct, frozen=True):
     address: str
     delay_s: int
     shift_s: int
-    """Added to the time of each event, so that the last work is due by now."""
+    """Added to the time of each event, so that the last work is due now."""
     producers: int
     events: Path | None
     """File of the events; None: those of the package."""
@@ -171,7 +171,7 @@ class Player:
             raise DemoError("a producer or worker died; what it said is above") from None
 
     def close(self) -> None:
-        """Let it end."""
+        """End the program."""
         self._pipe.close()
         self._process.join()
 
@@ -245,7 +245,7 @@ def _work_batch(
             due.append((entry.uri, key.not_before_us // SECOND_US - terms.shift_s))
             completions.append(calls.delete(entry.key, token=jobs.token))
         else:
-            # the file's clock stands before it: it is not to be worked on yet
+            # the clock of the file is before it: it is not due yet
             releases.append(calls.release(entry.key, jobs.token))
     outcomes = _send(client, completions + releases, worked)
     for page, outcome in zip(due, outcomes, strict=False):

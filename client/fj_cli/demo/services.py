@@ -48,7 +48,7 @@ class Service:
 
     def start(self) -> None:
         """Start it."""
-        # else it could run and be known to nobody
+        # otherwise it could run unknown to this program
         with self._log.open("ab") as log, done_first():
             self._process = subprocess.Popen(self._command, stderr=log, stdout=log)
 

@@ -62,7 +62,7 @@ PAUSE_US_MIN: Final = 100_000
 """The first pause."""
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Frames in memory that are queued or wait for a reply; one larger goes alone."""
+"""Bytes of frames that are queued or in flight; a larger frame is sent alone."""
 
 HOLDS_MAX: Final = 2
 """A record that met so many refusals of everything is delayed: perhaps it alone is refused."""
@@ -391,7 +391,7 @@ class DeliveryEngine:
     def _delay(
         self, record: SpoolRecord, result: Disposition, error: str, now_us: int
     ) -> RecordOutcome:
-        """Let a record leave the engine until it is due."""
+        """Remove a record from the engine until it is due."""
         self._bytes -= len(record.frame)
         if result is not Disposition.SUSPECT and not record.was_suspect:
             record.losses = min(record.losses, SUSPECT_LOSSES - 1)  # it was never sent alone

@@ -1,15 +1,15 @@
 """Retry queue: delayed records of a spool, in a heap by the instant of their next attempt.
 
-There is one rule for a delayed record, whatever the reason (refused for now, suspect, ``dead/``
-takes nothing, cannot be erased): it leaves memory, a ``Retry`` keeps its range of the slot and the
-instant at which it is due, and the record is then read again from disk. Memory is bounded: beyond
-its bound of entries those of each slot are merged into one, which is due when the last of them
-was, and at most 30 s later than any of them.
+There is one rule for a delayed record, for each cause (refused for now, suspect, ``dead/`` cannot
+be written, cannot be erased): the record is dropped from memory, a ``Retry`` has its range of the
+slot and the instant at which it is due, and the record is then read again from disk. Memory is
+bounded: beyond its bound of entries those of each slot are merged into one, which is due when the
+last of them was, and at most 30 s later than any of them.
 
 Suspects (records at which connections ended) have a heap and a bound of their own: one is tried at
 a time, so they cost the others at most one connection in ``SUSPECT_GAP_US``. A merged range that is
-read again skips the suspects that are still known one by one: otherwise they would be tried as if
-nothing were known of them, in the same order, before the same good records.
+read again skips the suspects that have entries of their own: otherwise they would be tried again as
+new records, in the same order, before the same good records.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Retry(msgspec.Struct, gc=False, eq=False):
     latest_us: int = 0
     """It is due by then, also if it is merged with others."""
     begun: bool = False
-    """A part of it was read again, and the rest comes next: it is not merged."""
+    """A part of it was read again, and the rest is next: it is not merged."""
     merged: bool = False
     """It was made of several: records that are not delayed may be in it."""
     alive: bool = True
@@ -201,7 +201,7 @@ class SlotFile:
         self.start_s: Final = slot.start_s
         self.path: Final = slot.path
         self.is_drop_in: Final = is_drop_in(slot.name)
-        """Nobody appends to it: it is complete as soon as it appears."""
+        """It has no writer: it is complete as soon as it appears."""
         self._put_aside = put_aside
         self._budget = budget or WorkBudget()
         self._descriptor = open_slot(slot.path, os.O_RDWR)
@@ -268,7 +268,7 @@ class SlotFile:
 
     @property
     def is_over(self) -> bool:
-        """Whether this is a drop-in that was read to its end: nothing more comes."""
+        """Whether this is a drop-in that was read to its end."""
         return self.growth.is_over(self.position, self.waiting_bytes)
 
     @property
@@ -424,7 +424,7 @@ class SlotFile:
         return found, False
 
     def undelay(self, retry: Retry) -> None:
-        """An entry has left the retry queue."""
+        """Note that an entry was removed from the retry queue."""
         self._space.unblock()
         self.delayed.discard(retry)
 
@@ -511,17 +511,17 @@ class SlotFile:
             os.pwrite(self._descriptor, os.pread(self._descriptor, 1, 0), 0)
 
     def finish(self, count_max: int, bytes_max: int) -> tuple[bool, list[Piece]]:
-        """Delete the slot if nobody writes to it and nothing in it is left to send.
+        """Delete the slot if it has no writer and no record to send.
 
-        The caller knows that its time is over. So an incomplete record at the end is torn, and goes
-        to dead/ though records before it are delayed.
+        The caller knows that its time is over. So an incomplete record at the end is torn, and is
+        put into dead/ even if records before it are delayed.
 
         Returns:
-            Whether it is deleted, and records that came at the last moment.
+            Whether it is deleted, and records that were appended at the last moment.
 
         Raises:
             SlotOverwrittenError: It was overwritten.
-            SpoolFailedError: A call of the operating system failed.
+            SpoolFailedError: A system call failed.
         """
         if not self.may_be_finished:
             return False, []
@@ -632,7 +632,7 @@ class DropInGrowth:
         self.is_stalled = False
         """It did not grow for the time between two rescans."""
         self.read_bytes = 0
-        """Length of the file at the last read that came to its end."""
+        """Length of the file at the last read that reached its end."""
         self._seen_bytes = -1
         self._seen_us = 0
 

@@ -86,7 +86,7 @@ class SlotListing:
         return self._unread
 
     def next_us(self) -> int | None:
-        """Return when the directory is to be listed after all; None: no listing came too early."""
+        """Return the instant of the next listing; None: no listing was too early."""
         return self._list_from_us if self._is_owed else None
 
     def refresh(self, now_us: int, prune: Callable[[set[str]], AbstractSet[str]]) -> bool:
@@ -317,7 +317,7 @@ class TemporaryFiles:
 
 
 def _remove(entry: os.DirEntry[str], oldest_s: float) -> None:
-    """Remove a file that is old enough; what is no file was made by nobody of the spool."""
+    """Remove a file that is old enough; other kinds of names are not of the spool."""
     try:
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest_s:

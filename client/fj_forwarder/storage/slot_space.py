@@ -108,7 +108,7 @@ class SlotSpace:
         self._unreleased += size
 
     def unblock(self) -> None:
-        """Note that what kept space from being released may be gone."""
+        """Note that the obstacle to releasing space may have ended."""
         self._blocked_at = _NOWHERE
 
     def is_due(self, offset: int) -> bool:

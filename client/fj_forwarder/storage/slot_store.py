@@ -1,4 +1,4 @@
-"""Slot store of a spool: reads slots oldest first, suspends them, deletes those that are done."""
+"""Slot store of a spool: reads slots oldest first, suspends read ones and deletes finished ones."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ log = logging.getLogger("fj_forwarder")
 _ALL: Final = 1 << 62
 
 RESUMED_MAX: Final = 4
-"""Suspended slots that are opened in one part of a look: a turn puts aside the torn tails of more,
-so that they are not closed before they were read."""
+"""Suspended slots that are opened in one part of a check: a turn buries the torn tails of more
+slots, so that they are not closed before they were read."""
 
 _LOOKS_MAX: Final = 1024
-"""Suspended slots that are looked at in one part: a call of the system for each."""
+"""Suspended slots checked in one part: a system call for each."""
 
 _start = attrgetter("start_s")
 
 
 class Batch:
-    """Records read in one go, and the room for more.
+    """Records read in one batch, and the room for more.
 
     Args:
-        count: At most so many records.
-        size: Stop after so many bytes.
+        count: Most records.
+        size: Bytes after which the batch is full.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -68,11 +68,11 @@ class Batch:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be read."""
+        """Whether more records may be read."""
         return self.count > 0 and self.size > 0
 
     def add(self, file: SlotFile, pieces: list[Piece], retry: Retry | None = None) -> None:
-        """Add records of a slot, with what their retry entry knows of them."""
+        """Add records of a slot, with the fields of their retry entry."""
         self.count -= len(pieces)
         for piece in pieces:
             self.size -= len(piece.data)
@@ -88,10 +88,10 @@ class SlotStore:
 
     Args:
         directory: The spool.
-        slot_seconds: How long after its start a slot is over, if no newer one says so earlier.
-        put_aside: Where damage goes.
-        budget: Bounds the work on damage in one turn; None: it is not bounded.
-        listing: Lists the directory; None: as usual.
+        slot_seconds: Time after its start when a slot is over, unless a newer one ends it earlier.
+        put_aside: Receives damaged pieces.
+        budget: Bounds the work on damage in one turn; None: no bound.
+        listing: Lists the directory; None: the usual listing.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class SlotStore:
 
     @property
     def can_begin(self) -> bool:
-        """Whether there is a slot that was not begun."""
+        """Whether there is a slot that was not opened so far."""
         return bool(self.listing.unread)
 
     def backlog(self) -> Backlog:
-        """Return what is pending."""
+        """Return the pending slots, records and bytes."""
         return measure_backlog(self._open, list(self.suspended), self.listing.unread)
 
     def refresh(self, now_us: int) -> None:
-        """List the slots, unless that was done just now or there is enough to do.
+        """List the slots, unless that was done just now or enough slots are open.
 
         Raises:
             SpoolFailedError: The directory cannot be read.
@@ -137,7 +137,7 @@ class SlotStore:
             self._newest_s = max(self.listing.newest_s, max(of_open, default=0))
 
     def _prune(self, listed: set[str]) -> set[str]:
-        """Drop what is known of deleted slots; return the names of those not to begin."""
+        """Drop the state of deleted slots; return the names of those not to open."""
         for file in list(self._open):
             with self._guarding(file):
                 file.check_name()
@@ -149,7 +149,7 @@ class SlotStore:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
         Raises:
-            SpoolFailedError: A call of the operating system failed.
+            SpoolFailedError: A system call failed.
         """
         self._finish_drop_ins()
         sources = [self._take_new, self._take_due]
@@ -164,9 +164,9 @@ class SlotStore:
         return half.records + rest.records
 
     def change_turns(self) -> None:
-        """Begin the next ``take`` with the other kind, as what the last one returned is sent.
+        """Begin the next ``take`` with the other kind, after the records of the last one were sent.
 
-        Otherwise the same kind might have the last place each time.
+        Otherwise the same kind may always get the last place.
         """
         self._new_first = not self._new_first
 
@@ -200,13 +200,13 @@ class SlotStore:
             record: The record.
             due_us: The instant.
             awaited: Whether ``--once`` waits for it.
-            verdict: It is not sent then.
-            code: Error code for which it is delayed.
+            verdict: Verdict to apply then, instead of sending the record.
+            code: Error code that caused the delay.
         """
         slot = record.slot
         slot.evict(record.offset)
         if slot.is_overwritten:
-            return  # the log has it: what is not in memory cannot be read any more
+            return  # it was logged: a record that is not in memory cannot be read any more
         self.retries.add(
             Retry(
                 slot,
@@ -223,7 +223,7 @@ class SlotStore:
         )
 
     def start_over(self, file: SlotFile, error: SlotOverwrittenError) -> None:
-        """Another program has deleted or overwritten a slot: read it from its start.
+        """Read a slot from its start, after another program deleted or overwrote it.
 
         Records of its former content that are in memory are sent and not erased; delayed ones are
         lost.
@@ -259,13 +259,13 @@ class SlotStore:
     def finish_old(
         self, wall_us: int, count_max: int, bytes_max: int, *, at_rest: bool = False
     ) -> list[SpoolRecord]:
-        """Delete the slots that are over and done; return records that were appended to them last.
+        """Delete the slots that are over and finished; return records appended to them last.
 
         Args:
-            wall_us: The time, by the clock that names slots.
-            count_max: At most so many records.
-            bytes_max: Stop after so many bytes.
-            at_rest: Leave out those in which there is more to read.
+            wall_us: Present instant of the clock that names slots.
+            count_max: Most records.
+            bytes_max: Bytes after which reading stops.
+            at_rest: Skip slots that have unread bytes.
         """
         batch = Batch(count_max, bytes_max)
         for file in list(self._open):
@@ -278,7 +278,7 @@ class SlotStore:
     def resume_suspended(self, now_us: int) -> None:
         """Delete suspended slots that a writer held, and open those that have grown.
 
-        This is done in parts: ``take`` reads the slots that one opens before the next part.
+        This is done in parts: ``take`` reads the slots opened by one part before the next part.
         """
         self.suspended.go_on(now_us)
         for _ in range(RESUMED_MAX):
@@ -302,7 +302,7 @@ class SlotStore:
         self._open.clear()
 
     def _take_new(self, batch: Batch, now_us: int) -> None:
-        """Read on in the slots that are open, then begin others, the oldest first."""
+        """Read on in the open slots, then open others, the oldest first."""
         for file in list(self._open):
             if not batch.has_room:
                 return
@@ -334,17 +334,17 @@ class SlotStore:
 
     @property
     def _first_max(self) -> int:
-        """How many records of a slot may be in memory before one was erased there."""
+        """Return how many records of a slot may be in memory before one was erased there."""
         return FIRST_RECORDS_MAX if self.retries.unerased <= UNERASED_MAX else 1
 
     def _take_due(self, batch: Batch, now_us: int) -> None:
-        """Read what was delayed and is due."""
+        """Read delayed records that are due."""
         while batch.has_room and (retry := self.retries.ordinary.first(now_us)):
             if not self._take_retry(retry, batch, now_us) or self._budget.is_spent:
                 return
 
     def _take_retry(self, retry: Retry, batch: Batch, now_us: int) -> bool:
-        """Read on in a retry entry; False: no slot more may be open now."""
+        """Read on in a retry entry; False: no further slot may be open now."""
         file, start = retry.slot, retry.start
         if file.is_barred and retry.verdict is None:
             self.retries.postpone(retry, now_us + RESCAN_US)
@@ -365,11 +365,11 @@ class SlotStore:
 
     @contextmanager
     def _guarding(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
-        """Leave out a slot in which the block fails; start over where it was overwritten.
+        """Skip a slot in which the block fails; start over if the slot was overwritten.
 
         Args:
             file: The slot.
-            now_us: The time, where the block reads its records; None: it does something else.
+            now_us: Present instant if the block reads records of the slot; else None.
         """
         try:
             yield
@@ -386,10 +386,10 @@ class SlotStore:
             self.left_out.note_read(file)
 
     def _close_one(self) -> bool:
-        """Close slots where as many are open as may be; return whether one more may be open.
+        """Close slots if the limit of open slots is reached; return whether one more may be open.
 
-        Those that are done are deleted, those that were read are suspended: also where the writer
-        that holds one has not finished its last record, otherwise such slots would leave no room.
+        Finished slots are deleted, slots that were read are suspended. This includes slots whose
+        writer has not finished the last record: otherwise such slots use up the limit.
         """
         if len(self._open) < self._open_max:
             return True
@@ -404,7 +404,7 @@ class SlotStore:
         return len(self._open) < self._open_max
 
     def _finish_drop_ins(self) -> None:
-        """Delete the drop-ins that are sent, at once: there may be thousands in one slot."""
+        """Delete the finished drop-ins at once: there may be thousands of them."""
         for file in [f for f in self._open if f.is_drop_in and not f.records and f.is_over]:
             self._finish(file)
 
@@ -415,7 +415,7 @@ class SlotStore:
         return file.start_s < self._newest_s or end_us <= wall_us
 
     def _finish(self, file: SlotFile, batch: Batch | None = None) -> bool:
-        """Delete a slot that is over if it is done; return whether it is open no more."""
+        """Delete a slot that is over and finished; return whether it is closed."""
         batch = batch or Batch(0, 0)
         deleted = False
         with self._guarding(file):
@@ -436,7 +436,7 @@ class SlotStore:
         self._open.remove(file)
 
     def _resume(self, file: SlotFile) -> bool:
-        """Open a suspended slot; False: that cannot be done."""
+        """Open a suspended slot; False: it cannot be opened."""
         try:
             file.resume()
         except SlotOverwrittenError as error:
@@ -451,10 +451,10 @@ class SlotStore:
 
 
 def open_slots_max(most: int) -> int:
-    """Return how many slots may be open at a time: ``most``, or fewer where the limit is low.
+    """Return how many slots may be open at a time: ``most``, or fewer if the limit is low.
 
-    A half of what the limit of the process (``ulimit -n``, LimitNOFILE) leaves beside the other
-    files of a forwarder, but one at least.
+    Half of the limit of the process (``ulimit -n``, LimitNOFILE) without the other files of a
+    forwarder, but at least one.
     """
     files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files_max == resource.RLIM_INFINITY:
@@ -463,18 +463,18 @@ def open_slots_max(most: int) -> int:
 
 
 class SuspendedSlots:
-    """Slots that were read and closed, by their names: they wait for retries or their writers.
+    """Slots that were read and closed, by name: they wait for retries or for their writers.
 
-    There may be a hundred thousand drop-ins, each with a record that is delayed or torn. So a look
-    at all of them is done in parts.
+    There may be a hundred thousand drop-ins, each with a record that is delayed or torn. So they
+    are checked in parts.
     """
 
     def __init__(self) -> None:
         self._by_name: dict[str, SlotFile] = {}
         self._to_look_at: list[SlotFile] = []
-        """Slots that the present look has not come to, the next one last."""
+        """Slots that the current check has not reached, the next one last."""
         self._look_from_us = 0
-        """No other look begins before this instant."""
+        """Earliest instant of the next check."""
 
     def __iter__(self) -> Iterator[SlotFile]:
         return iter(self._by_name.values())
@@ -483,7 +483,7 @@ class SuspendedSlots:
         return self._by_name.get(file.name) is file
 
     def names(self) -> KeysView[str]:
-        """Return the names of all."""
+        """Return all names."""
         return self._by_name.keys()
 
     def add(self, file: SlotFile) -> None:
@@ -492,17 +492,17 @@ class SuspendedSlots:
         self._by_name[file.name] = file
 
     def remove(self, file: SlotFile) -> None:
-        """Drop a slot that is open again, or deleted."""
+        """Remove a slot that is open again, or deleted."""
         if file in self:
             del self._by_name[file.name]
 
     @property
     def is_looked_at(self) -> bool:
-        """Whether a look at all of them is under way."""
+        """Whether a check is in progress."""
         return bool(self._to_look_at)
 
     def go_on(self, now_us: int) -> None:
-        """Go on with a look at all of them, or begin one, ``RESCAN_US`` after the last one."""
+        """Continue a check of all slots, or begin one ``RESCAN_US`` after the last one."""
         if not self._to_look_at:
             if now_us < self._look_from_us:
                 return
@@ -510,14 +510,11 @@ class SuspendedSlots:
         self._look_from_us = now_us + RESCAN_US
 
     def end_look(self) -> None:
-        """Leave the rest to the next look: no slot more may be open now."""
+        """Leave the rest to the next check: no further slot may be open now."""
         self._to_look_at.clear()
 
     def next_changed(self, now_us: int) -> SlotFile | None:
-        """Return the next one in which there may be something to do.
-
-        None: this part of the look is over.
-        """
+        """Return the next slot that may need work; None: this part of the check is done."""
         for _ in range(min(len(self._to_look_at), _LOOKS_MAX)):
             file = self._to_look_at.pop()
             if file not in self:
@@ -536,9 +533,9 @@ class SuspendedSlots:
 
 
 def _has_changed(file: SlotFile, size: int, now_us: int) -> bool:
-    """Whether there may be something to do in a suspended slot of ``size`` bytes.
+    """Whether a suspended slot of ``size`` bytes may need work.
 
-    A drop-in that may grow is looked at for that, and is opened when it grew or grows no more.
+    A drop-in that may grow is checked, and opened when it has grown or grows no more.
     """
     if file.delayed and (file.is_barred or size == file.position):
         return False

@@ -1,6 +1,6 @@
-"""Log growth: the requests that append records without end, and the room that they wait for. Pure.
+"""Log growth: the requests that grow the log, and the bytes that they wait for. Pure.
 
-While the log is far too large, these wait: ``compaction.backpressure``.
+They wait while the log is far too large, see ``compaction.backpressure``.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class WriterQueue(Protocol):
 
     @property
     def look_at(self) -> int:
-        """Bytes appended from which on it has to look at the size of the log."""
+        """Appended bytes at which the size of the log must be checked."""
 
     def turn_over(self, size: int, unused: int = 0) -> None:
-        """Take note that a batch of ``size`` bytes was carried out, but for ``unused``."""
+        """Note that a batch of ``size`` bytes was carried out, without ``unused`` bytes of it."""
 
 
 class LogRoom:
@@ -84,7 +84,7 @@ class LogRoom:
         self, queue: WriterQueue, account: MemoryAccount, find: Callable[[bytes], object]
     ) -> None:
         self.granted = 0
-        """Bytes of requests for which there is room, until ``leave``; 0: nobody waited."""
+        """Bytes of requests that were admitted after a wait, until ``leave``; 0: no wait."""
         self.asked = False
         """Whether the requests wait for room, until ``enter``."""
         self._queue = queue
@@ -111,6 +111,6 @@ class LogRoom:
         self.granted = self._wanted
 
     def leave(self, left: Iterable[Request] = ()) -> None:
-        """Let other writers go on: the requests were carried out, but for those that are left."""
+        """Give the turn to other writers; all requests were carried out, except ``left``."""
         self._queue.turn_over(self.granted, bytes_of(left))
         self.granted = 0

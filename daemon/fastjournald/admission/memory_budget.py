@@ -1,15 +1,13 @@
-"""Admission control: memory budget, and reasons of closed connections.
+"""Admission control: memory budget of all connections, and reasons to close a connection. Pure.
 
-Memory budget: bytes that all connections hold together, and when memory is scarce. Pure.
+The budget counts the bytes of requests that have arrived in part, of requests that wait after an
+unsent reply, and of replies that the client has not read. While all connections together use less
+than ``bytes_max``, each may buffer one turn of its requests. Above it memory is scarce: sessions
+read and buffer ``SCARCE_BYTES`` at a time, larger values are refused with ``busy``, and
+``net.timeouts`` closes the connections that use most memory without sending or reading a byte. A
+connection that uses little is served as usual.
 
-Counted are the bytes of requests that have not arrived wholly, of requests that wait behind an
-unsent reply, and of replies that the client has not taken. As long as all connections together hold
-less than ``bytes_max``, each may hold what one turn of it gathers. From there on memory is scarce:
-sessions read and gather ``SCARCE_BYTES`` at a time, larger values are refused with ``busy``, and
-``net.timeouts`` closes those that hold most without taking or giving a byte. A connection that
-holds little is served as ever.
-
-Close reasons: why the daemon ends a connection that broke no rule of the protocol.
+A close reason says why the daemon closes a connection that did not violate the protocol.
 """
 
 from __future__ import annotations
@@ -95,6 +93,6 @@ class MemoryAccount:
             self.budget.hold(change)
 
     def close(self) -> None:
-        """Give back all; nothing is counted any more."""
+        """Release all bytes, and stop counting."""
         self.hold(-self.bytes)
         self.closed = True

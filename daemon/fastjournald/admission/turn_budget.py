@@ -1,20 +1,20 @@
 """Turn budget: fair queuing of clients by virtual time, for one turn of the event loop. Pure.
 
-A turn is what the event loop does between two looks at the sockets. Work is counted by the engine
-(``Store.work``). While a turn has budget left, each client is served at once.
-From there on clients wait, and begin in later turns in the order of what they have had so far: each
-has a virtual time that advances with the work done for it (start-time fair queuing). A client that
-was idle is set a little behind the clients that are always busy, and so comes before them. So a
-small request waits for about one turn, however many clients send as much as they can.
+A turn is the work of the event loop between two polls of the sockets. The engine counts work
+(``Store.work``). While a turn has budget left, each client is served at once. Then clients wait,
+and begin in later turns in the order of their virtual time, which advances with the work done for a
+client (start-time fair queuing). A client that was idle gets a virtual time slightly before that of
+the busy clients, so it is served before them. So a small request waits for about one turn, even if
+many clients send as much as they can.
 
-While clients wait, virtual time advances with all work that is done, slowly. So new clients, each
-of them idle so far, do not come before clients that wait for ever, however many connect.
+While clients wait, virtual time advances slowly with all work that is done. So many new clients,
+each idle so far, cannot starve the waiting ones.
 
-One call of the engine may do more than what is left of a turn. The excess is a debt, which the next
-turns pay: in them only clients begin that were idle.
+One call of the engine may do more work than is left of a turn. The excess is a debt, which the next
+turns pay: in them only clients that were idle begin.
 
-A client does its work in slices, between which others have their turn: short ones beside other
-clients, and a whole turn's work where it has been alone for long.
+A client does its work in slices, between which others have their turn: short slices beside other
+clients, and a whole turn's work after a long time without others.
 
 ``tasks.turn_scheduler`` begins the turns and wakes the clients.
 """
@@ -60,7 +60,7 @@ class QueuedClient:
 
     def __init__(self, share: Share, expected: int, wake: Callable[[], object]) -> None:
         self.share: Share | None = share
-        """None: the client has gone, or asks now, or looks again by itself."""
+        """None: the client has disconnected, is asking now, or will ask again by itself."""
         self.expected = expected
         self.wake = wake
 
@@ -79,11 +79,11 @@ class TurnBudget:
         self._virtual = 0.0
         """The virtual time of the client that began last, of those that were not idle, or later."""
         self._aged = 0
-        """``Store.work`` when virtual time advanced by itself last."""
+        """``Store.work`` at the last step of virtual time without clients."""
         self._queue: list[tuple[float, int, QueuedClient]] = []
         """A heap by virtual time."""
         self._woken: list[QueuedClient] = []
-        """Those of it that were woken last. They have not asked so far where they have a share."""
+        """The last woken clients. Those with a share have not asked yet."""
         self._serials = count()
         self._last: Share | None = None
         """Account of the client that did something last."""
@@ -141,7 +141,7 @@ class TurnBudget:
         share.slice_over = share.began + self.slice_work
 
     def forgo_credit(self, share: Share) -> None:
-        """Let a client come behind those that were idle: nobody waits for what it does next."""
+        """Queue a client after those that were idle: no user waits for its next work."""
         share.virtual = max(share.virtual, self._virtual)
 
     def charge(self, share: Share, more: int = 0, *, is_client: bool = True) -> None:
@@ -164,12 +164,12 @@ class TurnBudget:
     def queue_up(
         self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
     ) -> QueuedClient:
-        """Let a client wait until it is worth asking ``admits`` again. O(log n).
+        """Queue a client until it is worth asking ``admits`` again. O(log n).
 
         Args:
             share: Its account.
             wake: Called then.
-            expected: Work that it will do, as far as that is known.
+            expected: Its next work, as far as it is known.
         """
         waiting = QueuedClient(share, min(expected, TURN_WORK), wake)
         heappush(self._queue, (share.virtual, next(self._serials), waiting))
@@ -192,7 +192,7 @@ class TurnBudget:
 
     @property
     def awaited(self) -> bool:
-        """Whether the queue holds anybody."""
+        """Whether clients wait."""
         return bool(self._queue)
 
     @property
@@ -201,7 +201,7 @@ class TurnBudget:
         return bool(self._queue) or any(waiting.share is not None for waiting in self._woken)
 
     def rest(self) -> None:
-        """Nobody waited since: virtual time advances by itself from here on only."""
+        """Note that no client has waited: virtual time advances only with work from now on."""
         self._aged = self._store.work
 
     def release(self) -> None:
@@ -223,7 +223,7 @@ class TurnBudget:
         """Whether no client that waits has had less."""
         if self._queue and share.virtual >= self._queue[0][0]:
             return False
-        # those that have asked since need not be looked at again
+        # those that have asked since need no check
         self._woken = woken = [waiting for waiting in self._woken if waiting.share is not None]
         return all(
             waiting.share is None or share.virtual < waiting.share.virtual for waiting in woken

@@ -1,10 +1,10 @@
-"""Backpressure: clients that make the log grow wait while compaction cannot keep up.
+"""Backpressure: clients that grow the log wait while compaction cannot keep up.
 
-While the log is far larger than it should be (``policy.bytes_slowed``), a session takes a batch of
-requests that make it grow only in its turn. The bytes that compaction frees are shared out, in the
-order in which sessions came: a quarter of them, because records are larger than small requests, so
-the log shrinks while all go on slowly. A client that reads, completes or deletes goes on as ever.
-Where compaction frees nothing, because somebody reads the log or its disk fails, no writer waits:
+While the log is far larger than it should be (``policy.bytes_slowed``), a session carries out a
+batch of requests that grow it only in its turn. A quarter of the bytes that compaction frees is
+shared out, in the order of the sessions, because records are larger than small requests: so the log
+shrinks while all continue slowly. A client that reads, completes or deletes is not slowed. If
+compaction frees nothing, because another process reads the log or its disk fails, no writer waits:
 that would not help.
 """
 
@@ -30,7 +30,7 @@ RELIEF = 15 / 16
 """Share of the size from which on writers are slowed down: below it they are free again."""
 
 LOOKS = 16
-"""In the time in which a segment is written; the log is looked at so often at least."""
+"""Checks of the log size, at least, during the writing of one segment."""
 
 
 class Backpressure:
@@ -52,7 +52,7 @@ class Backpressure:
         self.waited_seconds = 0.0
         """How long, all together."""
         self.look_at = 0
-        """Bytes appended from which on another look at the log, or at its disk, is of use."""
+        """Appended bytes at which the next check of the log, or of its disk, is useful."""
         self._engine = engine
         self._writer = writer
         self._compacts = compacts
@@ -72,7 +72,7 @@ class Backpressure:
         """Wait until a batch of so many bytes may be carried out; ``turn_over`` ends the turn."""
         self._asked += size
         if not self.closed:
-            # writers got free after the session decided to wait: nobody would admit it now
+            # writers were released after the session decided to wait: it would never be admitted
             self._granted = max(self._granted, self._asked)
         if self._asked <= self._granted:
             self._gone = self._asked
@@ -96,7 +96,7 @@ class Backpressure:
             self.waited_seconds += trio.current_time() - began
 
     def turn_over(self, size: int, unused: int = 0) -> None:
-        """A batch of so many bytes was carried out, but for ``unused``: these are for others."""
+        """A batch of ``size`` bytes was carried out; other batches may use the ``unused`` bytes."""
         self._going -= size
         self._granted += unused
         self._admit()
@@ -129,7 +129,7 @@ class Backpressure:
         self._look_again(0 if self.closed else max(most - size, step))
 
     def look_no_later(self, appended: int) -> None:
-        """Let ``look_at`` be at most so many bytes: the disk has to be looked at then."""
+        """Lower ``look_at`` to this many appended bytes: the disk usage is checked then."""
         self._disk_look_at = appended
         self.look_at = min(self.look_at, appended)
 
@@ -144,7 +144,7 @@ class Backpressure:
         self.look()
 
     def stop_slowing(self) -> None:
-        """Let all writers go on until the log has grown by much: compaction frees nothing."""
+        """Stop slowing writers until the log has grown by much: compaction frees nothing."""
         writer = self._writer
         size = writer.log_bytes
         LOG.warning(LogEvent("writers-not-slowed", log_bytes=size))
@@ -159,7 +159,7 @@ class Backpressure:
     # --- inside -----------------------------------------------------------------------------------
 
     def _helps(self) -> bool:
-        """Whether compaction goes on at all, and writers can wait for it."""
+        """Whether compaction runs at all, and writers can wait for it."""
         return self._compacts and not self._engine.context.read_only and not self._ended
 
     def _look_again(self, grown: int) -> None:

@@ -1,34 +1,29 @@
-"""Compaction of one sealed segment of the log: dead records leave the disk.
+"""Compaction of one sealed segment of the log: dead records are removed from disk.
 
-A generator does it, and asks its driver for each step.
+Compaction is a generator that requests each step from its driver. The driver is the daemon, or a
+test that crashes at every point. It answers these steps:
 
-The order makes it safe. Records that have to stand elsewhere are appended first; all of them, and
-every removal that was believed, are durable before the segment is replaced or unlinked, by one
-rename or unlink, and only when a durable record says so. While another process reads the log
-nothing is written at all, or what was written counts the next time.
-
-The driver, which is the daemon or a test that crashes at every point, answers these steps:
-
-- ``TURN``: let others go on; it is answered with the present instant;
+- ``TURN``: let other tasks run; the answer is the present instant;
 - ``NOW``: answer with the present instant at once;
 - ``DURABLE``: wait until everything appended so far is durable;
-- ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
-  returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
-  raises;
-- ``Blocking`` with ``exclusive``: the same while nobody begins a snapshot, up to the next request
-  of the generator, or where a segment is replaced, until all entries know of that.
+- ``Blocking``: call a function that accesses files, outside of the event loop, and send back its
+  result, or throw the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it raises
+  into the generator;
+- ``Blocking`` with ``exclusive``: the same, and no snapshot begins before the next request of the
+  generator; where a segment is replaced, before all entries have their new positions.
 
-A driver that ends early, because the daemon stops, throws in ``CompactionStoppedError`` instead of
-an answer. A crash throws in nothing.
+A driver that ends early, because the daemon stops, throws ``CompactionStoppedError`` into the
+generator. A crash throws nothing.
 
-A sealed segment is replaced or removed so that no crash leaves its state in doubt. The read lock
-comes first, then the record that says what the segment will be, or that it will be removed. This is
-durable before the file changes, and ``cmdlog.recovery.segment_chain`` knows both states. So nothing
-is written again and again while somebody reads the log.
+No crash leaves the state of a segment in doubt. The order of steps is: copy forward, take the read
+lock, log the new state of the segment (rewritten or removed), wait until the log is durable,
+replace or unlink the file. ``cmdlog.recovery.segment_chain`` accepts the state before and after.
+While another process reads the log, a compaction writes nothing, or its writes count the next time:
+it does not write the same records again and again.
 
-Copy forward: live records of a segment are appended to the end of the log. Entries are written as
-they are, under fresh job ids, and the old ids are removed: no record about
-them from before matters any more. So a segment can go although something in it is live.
+Copy forward: live records of a segment are appended to the end of the log. Entries are written in
+their current state, under new job ids, and the old ids are removed: older records about these
+entries are obsolete. So a segment with live records can be removed.
 """
 
 from __future__ import annotations
@@ -90,7 +85,7 @@ if TYPE_CHECKING:
 
 
 class CompactionWish(Enum):
-    """A wish of a compaction that is no call."""
+    """Request of a compaction to its driver that is not a call."""
 
     TURN = "turn"
     NOW = "now"
@@ -101,11 +96,11 @@ TURN, NOW, DURABLE = CompactionWish.TURN, CompactionWish.NOW, CompactionWish.DUR
 
 
 class CompactionStoppedError(Exception):
-    """The daemon stops: the compaction has to leave nothing half done on the disk."""
+    """The daemon stops: the compaction must leave no half-written file."""
 
 
 class Blocking(msgspec.Struct, frozen=True):
-    """A call that touches files."""
+    """A call that accesses files."""
 
     call: Callable[[], Any]
     exclusive: bool = False
@@ -115,14 +110,14 @@ class CompactionOutcome(StrEnum):
     """End of the compaction of a segment."""
 
     REMOVED = "removed"
-    """Nothing in it mattered any more."""
+    """All its records were dead."""
     MOVED = "moved"
-    """The rest of it was appended anew, and it was removed."""
+    """Its live records were appended to the log, and it was removed."""
     REWRITTEN = "rewritten"
     LEFT = "left"
-    """Too little of it is dead."""
+    """Unchanged: too few of its bytes are dead."""
     FAILED = "failed"
-    """It is damaged, or is being read, or there is no room."""
+    """It is damaged, or another process reads the log, or the disk is full."""
 
 
 class CompactionResult(NamedTuple):
@@ -139,12 +134,12 @@ Compaction: TypeAlias = Generator[CompactionWish | Blocking, Any, CompactionResu
 
 
 class SegmentFiles:
-    """The segments of a log, as compaction changes them.
+    """Segment files of a log: lock, rewrite, replace and remove.
 
     Args:
-        journal: Journal that records each change of them.
+        journal: Journal that records each change of a segment.
         writer: Writer of the log.
-        disk: Where it is.
+        disk: Disk of the log.
         directory: Directory of the log.
     """
 
@@ -156,25 +151,25 @@ class SegmentFiles:
         self._lock = Blocking(partial(lock_read, disk, directory, exclusive=True))
 
     def path(self, info: SegmentInfo) -> str:
-        """Return where a segment is."""
+        """Return the path of a segment."""
         return f"{self.directory}/{info.name}"
 
     # --- steps of a compaction --------------------------------------------------------------------
 
     def probe(self) -> Generator[Blocking, Any, None]:
-        """Look whether anybody reads the log.
+        """Check that no other process reads the log.
 
         Raises:
-            LogLockedError: Somebody does.
+            LogLockedError: Another process reads the log.
         """
         lock: DiskLock = yield self._lock
         lock.close()
 
     def lock(self, info: SegmentInfo) -> Generator[Blocking, Any, DiskLock]:
-        """Keep others from reading the log, and return the lock; else nothing stays beside.
+        """Take and return the read lock; on failure delete the file beside the segment.
 
         Raises:
-            LogLockedError: Somebody reads the log.
+            LogLockedError: Another process reads the log.
         """
         try:
             lock: DiskLock = yield self._lock
@@ -184,10 +179,10 @@ class SegmentFiles:
         return lock
 
     def remove(self, info: SegmentInfo) -> Generator[CompactionWish | Blocking, Any, None]:
-        """Remove a segment, of which nothing matters any more.
+        """Remove a segment without live records.
 
         Raises:
-            LogLockedError: Somebody reads the log; nothing was written.
+            LogLockedError: Another process reads the log; nothing was written.
             LogFailedError: It could not be removed: the daemon must end.
         """
         journal, usage = self._journal, self._journal.usage
@@ -196,7 +191,7 @@ class SegmentFiles:
             now = yield NOW
             before = usage.previous.get(info.number)
             for other in self.writer.sealed:
-                # its first record may be all that tells of the one before it
+                # the first record of this segment may be the only seal of the one before it
                 if other.number != before:
                     continue
                 if not usage.seals_in.get(before, set()) - {info.number}:
@@ -210,10 +205,10 @@ class SegmentFiles:
     # --- outside of the event loop ----------------------------------------------------------------
 
     def write_beside(self, info: SegmentInfo, kept: KeptRecords) -> SegmentInfo:
-        """Write what is kept of a segment beside it; return what is known of that.
+        """Write the kept records to a file beside the segment; return its facts.
 
         Raises:
-            LogFailedError: There is no room for it; nothing stays beside.
+            LogFailedError: The disk is full; the file was deleted.
         """
         self.drop_beside(info)
         try:
@@ -235,17 +230,17 @@ class SegmentFiles:
         )
 
     def drop_beside(self, info: SegmentInfo) -> None:
-        """Delete what was written beside a segment, if the disk lets it: a restart does it else."""
+        """Delete the file beside a segment, if the disk allows it; otherwise a restart does."""
         beside = f"{self.path(info)}.rw"
         with suppress(LogFailedError):
             if self.disk.exists(beside):
                 self.disk.unlink(beside)
 
     def replace(self, info: SegmentInfo) -> None:
-        """Put what was written beside a segment in its place; the lock is held.
+        """Replace a segment by the file beside it; the lock is held.
 
         Raises:
-            LogFailedError: Nobody knows which of the two it is: the daemon must end.
+            LogFailedError: It is unknown which file is in place: the daemon must end.
         """
         path = self.path(info)
         self.disk.rename(f"{path}.rw", path)
@@ -257,7 +252,7 @@ class SegmentFiles:
 
 
 def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
-    """Create a file of all of it beside a segment, synced, and return its CRC-32C."""
+    """Create and sync the file beside a segment; return its CRC-32C."""
     crc = size = begin = 0
     with closing(disk.create(f"{path}.rw", like=path)) as file:
         for number, part in enumerate(parts, 1):
@@ -265,7 +260,7 @@ def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
             if size >= WRITTEN_BYTES_MAX or number == len(parts):
                 piece = b"".join(parts[begin:number])
                 file.write(piece)
-                # a sync of all of it at once would hold up those of the log
+                # one sync of the whole file would delay the syncs of the log
                 file.sync()
                 crc = google_crc32c.extend(crc, piece)
                 size, begin = 0, number
@@ -275,11 +270,11 @@ def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
 def copy_entries(
     store: Store, files: SegmentFiles, job_ids: Iterable[bytes], now: int
 ) -> Generator[CompactionWish | Blocking, Any, int]:
-    """Copy entries forward that are live and still carried by these jobs; return the present.
+    """Copy forward the live entries that these jobs still carry; return the present instant.
 
     Raises:
-        LogFailedError: A value that is on disk only cannot be read.
-        LogCorruptError: So it is.
+        LogFailedError: A value that is only on disk cannot be read.
+        LogCorruptError: The record of such a value is damaged.
     """
     amended = store.journal.records.amended
     for number, job_id in enumerate(job_ids, 1):
@@ -287,8 +282,8 @@ def copy_entries(
         if entry is not None and isinstance(entry.value, Cold):
             place = Whereabouts(entry.position, entry.record_bytes, job_id)
             value = yield Blocking(partial(read_value, files.disk, files.directory, place))
-            fill_value(store, entry, job_id, value, first_to_leave=True)
-            # it may have gone meanwhile
+            fill_value(store, entry, job_id, value, evict_first=True)
+            # it may have been removed during the read
             entry = amended.get(job_id)
         if entry is not None:
             _copy_entry(store, entry, now)
@@ -301,13 +296,13 @@ def copy_entries(
 def copy_segment(
     store: Store, files: SegmentFiles, segment: SegmentFilter, now: int
 ) -> Generator[CompactionWish, Any, int]:
-    """Copy forward all that is kept of a segment; return the present."""
+    """Copy forward all kept records of a segment; return the present instant."""
     for number, kept in enumerate(segment.kept.entries()):
         entry = segment.entry_at(kept.start, kept.body, kept.end)
         if entry is not None:
             if isinstance(entry.value, Cold):
                 value = value_in(segment.data[kept.start : kept.end], entry.job_id)
-                fill_value(store, entry, entry.job_id, value, first_to_leave=True)
+                fill_value(store, entry, entry.job_id, value, evict_first=True)
             _copy_entry(store, entry, now)
         if number % COPIED_ENTRIES_MAX == 0:
             yield DURABLE
@@ -318,7 +313,7 @@ def copy_segment(
             yield DURABLE
             now = yield TURN
     for info in files.writer.sealed:
-        # as it is now: its earlier facts, repeated, would hold if a crash cuts this
+        # current size and checksum: a copy of older ones would hold after a crash here
         if info.number in segment.liveness.seals:
             store.journal.log.segment_rewritten(
                 info.number, info.bytes, info.crc32c, now, done=True
@@ -327,10 +322,10 @@ def copy_segment(
 
 
 def copy_deliveries(store: Store, now: int) -> Generator[CompactionWish, Any, int]:
-    """Write the last deliveries of domains whose intervals run; return the present.
+    """Log the last deliveries of domains whose intervals run; return the present instant.
 
-    A lease record proves one only while the record of its job stands too, wherever that is. So this
-    comes before a segment is replaced or removed, for all that only leases prove.
+    A lease record proves a delivery only while the record of its job exists in any segment. So this
+    runs before a segment is replaced or removed, for all deliveries that only leases prove.
     """
     limits = store.rules.limits
     for number, name in enumerate(list(limits.unlogged), 1):
@@ -345,7 +340,7 @@ def copy_deliveries(store: Store, now: int) -> Generator[CompactionWish, Any, in
 
 
 def copy_tombstone(store: Store, key: bytes, now: int) -> None:
-    """Tell a tombstone anew, if it stands."""
+    """Log a tombstone again, if it still lasts."""
     found = store.tombstones.find(key, now)
     if found is not None:
         timestamp, deleted_us = found
@@ -367,9 +362,9 @@ def _copy_entry(store: Store, entry: Entry, now: int) -> None:
 
 
 def _copy_record(store: Store, record: Record, named_here: set[int], now: int) -> None:
-    """Tell anew what a record that is no entry's says, in a segment that is about to go."""
+    """Copy forward a record that is not of an entry, from a segment that is about to be removed."""
     if record.command in (Command.START_ATTEMPT, Command.FAIL):
-        # with its entry
+        # copied with its entry
         return
     if record.command > Command.SCHEDULE:
         copy_tombstone(store, unpack_completion(record.result).key, now)
@@ -395,23 +390,23 @@ def _copy_operation(store: Store, operation: Operation, named_here: set[int], no
         until = store.rules.pauses.until(operation.domain)
         store.journal.log.paused(operation.domain, until, now, again=True)
     else:
-        # told by the segment that is appended to, in the end, or with its entry
+        # the active segment has these in the end, or they were copied with their entry
         assert isinstance(operation, SegmentStart | SegmentRewritten | Lease | Extend)
 
 
 KEPT_MAX = 0.75
-"""Share of its bytes: a segment of which more stays is left as it is."""
+"""Share of its bytes: a segment with more kept bytes stays unchanged."""
 
 READ_SCORE = SegmentScore(0)
 READ = "somebody reads the log"
 AWAITS_ARCHIVE = "its link in the archive is not durable"
 
 _Steps: TypeAlias = Generator[CompactionWish | Blocking, Any, int]
-"""A stage; it returns the present."""
+"""A stage; it returns the present instant."""
 
 
 class _CompactionFailedError(Exception):
-    """The segment has to stay as it is."""
+    """The segment must stay unchanged."""
 
 
 def compact_segment(
@@ -420,16 +415,16 @@ def compact_segment(
     """Compact one sealed segment.
 
     Args:
-        store: Store whose log it is.
+        store: Store of the log.
         writer: Writer of the log.
-        disk: Where it is.
+        disk: Disk of the log.
         directory: Directory of the log.
         info: The segment.
-        now: The present instant.
+        now: Present instant.
 
     Raises:
         LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
-        CompactionStoppedError: The driver has thrown it in; no file is left beside the segment.
+        CompactionStoppedError: Thrown by the driver; no file is left beside the segment.
     """
     usage = store.journal.usage
     if usage.awaits_archive(info.number):
@@ -452,7 +447,7 @@ def compact_segment(
 
 
 class _SegmentCompaction:
-    """The stages of one compaction: filter, copy forward, assemble; then move, leave or rewrite."""
+    """Stages of one compaction: filter, copy forward, assemble; then move, keep or rewrite."""
 
     def __init__(self, store: Store, files: SegmentFiles, info: SegmentInfo) -> None:
         self._store = store
@@ -466,7 +461,7 @@ class _SegmentCompaction:
 
     def run(self, now: int) -> Compaction:
         info, usage, writer = self._info, self._usage, self._writer
-        # until it is known better
+        # until the result is known
         usage.scores[info.number] = SegmentScore(now + COMPACTION_RETRY_US, failed=True)
         awaited = awaited_most(self._store, writer, self._present, now) == info.number
         now = yield from self._filter(now)
@@ -484,7 +479,7 @@ class _SegmentCompaction:
                 CompactionOutcome.MOVED if kept.has_entries else CompactionOutcome.REMOVED
             )
         if self._segment.all_stays:
-            # there is nothing in it that could return
+            # no dead record in it that could return
             self._was_compacted()
             return CompactionResult(CompactionOutcome.LEFT)
         if kept.size > KEPT_MAX * info.bytes and not awaited:
@@ -516,7 +511,7 @@ class _SegmentCompaction:
         return now
 
     def _copy_changed_entries(self, now: int) -> _Steps:
-        """Append entries anew of which other records than their own tell."""
+        """Copy forward entries that have other records besides their own."""
         store, files = self._store, self._files
         copied = self._segment.liveness.copy_forward
         try:
@@ -527,11 +522,11 @@ class _SegmentCompaction:
             raise _CompactionFailedError(f"not read: {error}") from error
 
     def _set_score(self, now: int) -> None:
-        """Note what was found, so that the segment is not looked at again in vain."""
+        """Store the score, so that the segment is not filtered again in vain."""
         number = self._info.number
         liveness = self._segment.liveness
         total, count = liveness.expiries
-        # at the mean of what ends by itself
+        # at the mean expiry of its kept records
         again_at = max(total // count, now + 1) if count else now + COMPACTION_RETRY_US
         self._usage.scores[number] = SegmentScore(
             again_at,
@@ -543,7 +538,7 @@ class _SegmentCompaction:
         )
 
     def _move(self, now: int) -> Generator[CompactionWish | Blocking, Any, None]:
-        """Append all that is kept anew, and remove the segment."""
+        """Copy forward all kept records, and remove the segment."""
         self._copy_former_tombstones(now)
         now = yield from copy_segment(self._store, self._files, self._segment, now)
         yield from copy_deliveries(self._store, now)
@@ -551,7 +546,7 @@ class _SegmentCompaction:
         yield from self._files.remove(self._info)
 
     def _rewrite(self) -> Generator[CompactionWish | Blocking, Any, None]:
-        """Replace the segment by what is kept of it."""
+        """Replace the segment by a file of its kept records."""
         files, info = self._files, self._info
         try:
             try:
@@ -564,20 +559,19 @@ class _SegmentCompaction:
             raise
 
     def _replace(self, replaced: SegmentInfo) -> Generator[CompactionWish | Blocking, Any, None]:
-        """Put what was written beside the segment in its place."""
+        """Replace the segment by the file that was written beside it."""
         info, usage, journal = self._info, self._usage, self._journal
         size, crc32c = replaced.bytes, replaced.crc32c
         with closing((yield from self._files.lock(info))):
             now = yield NOW
             if self._writer.active is None:
-                # else the first record of the active segment says it
+                # otherwise the first record of the active segment has it
                 journal.leases.newest_token(now)
             self._copy_former_tombstones(now)
             journal.log.segment_rewritten(info.number, size, crc32c, now, done=False)
-            # records dropped here are removed, or stand elsewhere, in records that no crash takes
-            # back
+            # dropped records are now removed by, or copied to, durable records
             yield DURABLE
-            # values that are on disk only are found all the time, by old and by new positions
+            # evicted values are found at old and at new positions during the replacement
             usage.replacing(info.number, self._segment.data)
             try:
                 yield Blocking(partial(self._files.replace, info), exclusive=True)
@@ -594,15 +588,15 @@ class _SegmentCompaction:
     # --- parts ----------------------------------------------------------------------------------
 
     def _copy_former_tombstones(self, now: int) -> None:
-        """Tell the tombstones of former keys anew: the records that left them go."""
+        """Log the tombstones of former keys again: the records that left them are dropped."""
         for key in self._segment.liveness.renamed:
             copy_tombstone(self._store, key, now)
 
     def _move_gains(self) -> bool:
-        """Whether a move to the end of the log appends clearly less than is in the segment.
+        """Whether a move to the end of the log appends clearly less than it frees.
 
-        Else the same few records would be moved each time that a snapshot seals them: those of
-        other segments, which stay as long as these; and small entries, each with a removal.
+        Otherwise the same few records are moved after each snapshot: those that other segments keep
+        alive, and small entries, each with a removal.
         """
         kept = self._segment.kept
         freed = self._info.bytes - kept.size
@@ -616,7 +610,7 @@ class _SegmentCompaction:
         )
 
     def _take_over(self, replaced: SegmentInfo) -> None:
-        """The segment on the disk is another one by now."""
+        """Update the tables after the segment was replaced on disk."""
         usage, liveness = self._usage, self._segment.liveness
         sealed = self._writer.sealed
         sealed[sealed.index(self._info)] = replaced
@@ -628,7 +622,7 @@ class _SegmentCompaction:
             usage.paused_until[replaced.number] = liveness.paused_until
 
     def _move_positions(self) -> Generator[CompactionWish, Any, None]:
-        """Tell the entries where their records are by now."""
+        """Update the record positions of the entries."""
         segment = self._segment
         for number, kept in enumerate(segment.kept.entries()):
             entry = segment.entry_at(kept.start, kept.body, kept.end)

@@ -1,26 +1,27 @@
-"""Liveness check of the records of a sealed segment: the retention rules, one by one. Pure.
+"""Liveness check of compaction: which records of a sealed segment must be kept. Pure.
 
-- the record of an entry stays while the entry is live and carried by it;
-- a record about a live entry that is not its own record (a lease, a release, another value, a
-  further key, a burial) goes, for the entry is *copied forward*: appended anew as it stands. So
-  entries that change often do not fill the log with their changes. A job that another program wrote
-  is copied forward too. A copy with a lease or burial that stands stays, or it would be copied for
-  ever;
-- a completion stays while its tombstone stands; and any record that removes a job stays while the
-  job's own record may be on the disk elsewhere, or the job would return (``NeededRemovals``). A
-  completion that stays for that only becomes a plain removal, so that its tombstone does not return
-  either; so does the first change of such a job that goes; the end of a lease stays where workq
-  might see two begin;
-- the last delivery of a domain stays while the interval after it runs. It has a record of its own
-  before the records of leases go, which tell of it until then (``copy_deliveries``);
-- an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
-  that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
-- the first record, and the removal of a segment that another one names, stay; so does the newest
-  record of size and checksum (seal) of a segment that is there.
+Retention rules:
 
-Removals that must stay: else a dead job whose own record is on the disk would return. Pure.
+- The record of an entry is kept while the entry is live and this record carries it.
+- Another record about a live entry (lease, release, new value, further key, burial) is dropped:
+  the entry is *copied forward*, appended with its current state. So entries that change often do
+  not fill the log. A job that another program wrote is copied forward too. A copy with a current
+  lease or burial is kept: otherwise it is copied again and again.
+- A completion is kept while its tombstone lasts. Any record that removes a job is kept while the
+  job's own record may be on disk in another segment: otherwise the job returns
+  (``NeededRemovals``). A completion kept only for that reason becomes a plain removal, so that its
+  tombstone does not return; so does the first dropped change of such a job. The end of a lease is
+  kept where workq could see two leases begin.
+- The last delivery of a domain is kept while its interval runs. It gets a record of its own before
+  the lease records that prove it are dropped (``copy_deliveries``).
+- An operation that undoes an earlier one (a deletion without tombstone, the end of a pause) is kept
+  while the earlier one may be on disk. Operations in force are kept. Heads of groups are dropped:
+  the group was complete.
+- The first record is kept, and the removal of a segment that another one names. The newest record
+  of size and checksum (seal) of an existing segment is kept.
 
-Retention of tombstones: when a record that laid or erased one still matters. Pure.
+``NeededRemovals`` has the rule of removals, ``TombstoneRetention`` the rule of records that left or
+erased a tombstone, and ``Liveness`` all rules.
 """
 
 from __future__ import annotations
@@ -86,23 +87,23 @@ if TYPE_CHECKING:
 
 
 class NeededRemovals:
-    """Tells which removals in one segment must stay; nothing else is compacted meanwhile.
+    """Removal records in one segment that must be kept; no other compaction runs meanwhile.
 
     Args:
         usage: Segment usage table.
         number: Number of the segment.
-        present: Numbers of all sealed segments on the disk.
+        present: Numbers of all sealed segments on disk.
 
     Attributes:
         waits: Some of the segments with records of jobs that are removed here.
-        any: Whether a removal must stay.
+        any: Whether a removal must be kept.
     """
 
     def __init__(self, usage: SegmentUsage, number: int, present: frozenset[int]) -> None:
         self._gone_in: set[int | None] = {number}
-        """Segments in which no record can be of a job that this one removes."""
+        """Segments that cannot have a record of a job removed here."""
         self._held_in: set[int] = set()
-        """Segments in which one may be."""
+        """Segments that may have one."""
         self.waits: set[int] = set()
         self.any = False
         self._usage = usage
@@ -110,9 +111,9 @@ class NeededRemovals:
         self._present = present
 
     def is_needed(self, job_id: bytes) -> bool:
-        """Whether the record that removes a job must stay where it is.
+        """Whether the record that removes a job must be kept at its position.
 
-        It cannot be moved to the end of the log: a record behind it may use the key.
+        It cannot be moved to the end of the log: a later record may use the key.
         """
         number = self._usage.segment_of(job_id)
         if number in self._gone_in:
@@ -132,16 +133,16 @@ class NeededRemovals:
         return True
 
     def may_hold(self, job_id: bytes) -> None:
-        """The record of a dead job may have outlived the last compaction of its segment."""
+        """Note that a dead job's record may have survived the last compaction of its segment."""
         self._gone_in.discard(self._usage.may_still_hold(job_id))
 
 
 class TombstoneRetention:
-    """Tells which records about tombstones matter, of those in one segment.
+    """Records about tombstones in one segment that must be kept.
 
     Args:
         store: Entries, leases and tombstones of the daemon.
-        overrides: Whether a record in the segment may undo one that is on the disk before it.
+        overrides: Whether a record in the segment may undo an earlier one that is on disk.
     """
 
     def __init__(self, store: Store, *, overrides: bool) -> None:
@@ -149,37 +150,37 @@ class TombstoneRetention:
         self._overrides = overrides
 
     def lasts_until(self, key: bytes, laid: int, time: int | None, now: int) -> int | None:
-        """Return until when the tombstone lasts that a record laid; None: it stands no more.
+        """Return the end of the tombstone that a record left; None: it ended or was replaced.
 
         Args:
             key: Key of the tombstone.
-            laid: Timestamp of the tombstone, as the record says.
-            time: When the record was written.
-            now: The present.
+            laid: Timestamp of the tombstone in the record.
+            time: Time of the record.
+            now: Present instant.
         """
         tombstones = self._store.tombstones
         tombstone = tombstones.find(key, now)
         if tombstone is None:
             return None
         timestamp, deleted_us = tombstone
-        # where two were laid, the timestamp may be the earlier's and the instant the later's; a
-        # clock that was set back moves that instant, and not the record
+        # of two tombstones, the timestamp may be the earlier one's and the instant the later one's;
+        # a clock that was set back changes that instant, and not the record
         if laid != timestamp and (time or 0) < deleted_us:
             return None
         return tombstones.lasts_until(deleted_us, now)
 
     def may_undo(self, time: int | None, now: int) -> bool:
-        """Whether a tombstone from before ``time`` may be on the disk, and not over."""
+        """Whether a tombstone left before ``time`` may be on disk, and still last."""
         return self._overrides and (time or 0) + self._store.tombstones.ttl_us > now
 
     def repeats_erasure(self, key: bytes, erased_by: int, now: int) -> bool:
-        """Whether what stands under a key tells of a tombstone erased by a write of this time."""
+        """Whether the current entry or tombstone of a key also erases the tombstone, in replay."""
         entry = self._store.find(key)
         if entry is not None and entry.persistent and entry.key == key:
-            # or it came when the tombstone was gone from memory
+            # or it was set after the tombstone had left memory
             return entry.job_id in self._store.journal.records.erasers
         tombstone = self._store.tombstones.find(key, now)
-        # an earlier one is what superseded work leaves: of two, replay takes the later timestamp
+        # superseded work leaves an earlier one: of two tombstones, replay takes the later timestamp
         return tombstone is not None and tombstone[0] >= erased_by
 
 
@@ -192,26 +193,26 @@ _PLAIN_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 
 
 class Liveness:
-    """Liveness check of the records of one sealed segment, each as it is looked at.
+    """Liveness check of the records of one sealed segment, in their order.
 
     Args:
         store: Entries, leases and tombstones of the daemon.
         number: Number of the segment.
         data: The segment.
-        present: Numbers of all sealed segments on the disk.
-        active: Number of the segment that is appended to.
+        present: Numbers of all sealed segments on disk.
+        active: Number of the active segment.
 
     Attributes:
-        copy_forward: Job id to live entries that have to be appended anew.
-        renamed: Keys that entries had before: the records that left tombstones there go.
-        replaced: Offset of records in whose place others stand.
-        removals: Those that must stay.
-        pauses: Some of the domains of which a pause ends here that began before.
-        seals: Segments of which a record that stays has size and checksum.
-        paused_until: ``pause_name`` to the last end of a pause that a record names that stays.
+        copy_forward: Job id to live entries that must be copied forward.
+        renamed: Former keys of entries, whose tombstones were left by dropped records.
+        replaced: Offset of a record to the records that replace it.
+        removals: Removals that must be kept.
+        pauses: Some of the domains with the end of an earlier pause in this segment.
+        seals: Segments whose size and checksum are in a kept record.
+        paused_until: ``pause_name`` to the latest end of a pause in a kept record.
         named_here: Removed segments that only this one still names.
-        limited: ``pause_name`` of domains of which a limit record stays.
-        expiries: Sum and number of the instants at which what is kept ends by itself.
+        limited: ``pause_name`` of domains with a kept limit record.
+        expiries: Sum and number of the instants at which kept records become dead by time.
     """
 
     def __init__(
@@ -234,33 +235,33 @@ class Liveness:
         self._usage = store.journal.usage
         self._present = present
         self._named = present | {active}
-        # nothing else is compacted meanwhile, so it stays as it is
+        # constant: no other compaction runs meanwhile
         self._overrides = self._usage.overrides(number, present)
         self._tombstones = TombstoneRetention(store, overrides=self._overrides)
         self._fixed = False
         self._copied_at = 0
-        """Offset of an attempt that stays because its lease does."""
+        """Offset of an attempt that is kept because of its lease."""
         self._behind_copied = 0
-        """Offset behind that."""
+        """Offset after that attempt."""
         self._ended: set[bytes] = set()
-        """Jobs that are removed here instead of changed."""
+        """Jobs whose change was replaced by a removal."""
 
     @property
     def fixed(self) -> bool:
-        """Whether something is kept that cannot be moved to the end of the log."""
+        """Whether a kept record cannot be moved to the end of the log."""
         return self._fixed or self.removals.any
 
     def stays(self, start: int, body: int, end: int, now: int) -> bool:
-        """Whether the record at ``start`` stays, or others in its place (``replaced``).
+        """Whether the record at ``start`` is kept, or replaced (``replaced``).
 
         Args:
             start: Offset of the record.
             body: Offset of its body.
-            end: Offset behind it.
-            now: The present.
+            end: Offset after it.
+            now: Present instant.
 
         Raises:
-            LogCorruptError: It cannot be understood; other errors of decoding say the same.
+            LogCorruptError: The record cannot be decoded; other decoding errors mean the same.
         """
         data = self._data
         command = data[body]
@@ -284,7 +285,7 @@ class Liveness:
     # --- entries --------------------------------------------------------------------------------
 
     def live_entry(self, job_id: bytes, key: bytes) -> Entry | None:
-        """Return the entry that a record carries; None: it carries none any more."""
+        """Return the entry that a record carries; None: none any more."""
         entry = self._store.find(key)
         if entry is not None and entry.job_id == job_id:
             return entry
@@ -324,7 +325,7 @@ class Liveness:
         return True
 
     def _is_copied_end(self, moved: Extend, start: int) -> bool:
-        """Whether this is the end of a lease that stays, right behind its attempt."""
+        """Whether this record has the end of a kept lease, directly after its attempt."""
         entry = self._amended.get(moved.job_id)
         return (
             entry is not None
@@ -335,7 +336,7 @@ class Liveness:
     # --- tombstones -----------------------------------------------------------------------------
 
     def needs_erasure(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
-        """Whether a record has to stand, in the place of an entry, that a tombstone is erased."""
+        """Whether the record of a dead entry must be replaced by the erasure of a tombstone."""
         if not self._tombstones.may_undo(self._time(start), now):
             return False
         dead = unpack_envelope(decode_body(self._data, start, body, end - CRC_BYTES).payload)
@@ -345,7 +346,7 @@ class Liveness:
         return True
 
     def _erase_instead(self, start: int, key: bytes) -> None:
-        """The record erased a tombstone, perhaps, and is gone without leaving one."""
+        """Replace a record, which may have erased a tombstone, by the erasure alone."""
         self._fixed = True
         record = self._store.journal.log.erasure_record(key, self._time(start) or 0)
         self.replaced.setdefault(start, []).append(record)
@@ -359,7 +360,7 @@ class Liveness:
         if self._tombstone_stays(record.key, record.timestamp, start, now):
             return True
         if needed:
-            # without the tombstone, which is over
+            # without the tombstone, which has ended
             domain, priority = _place_of(record.key)
             left = pack(Completion(None, domain, record.facts, priority))
             data = encode_result(_COMPLETE, self._stamp(start), job_id, left)
@@ -367,7 +368,7 @@ class Liveness:
         return needed
 
     def _end_stays(self, end: End, start: int, now: int) -> bool:
-        """Whether an operation stays, with the delete behind it, which stays by the same rule."""
+        """Whether an operation is kept; the delete record after it follows the same rule."""
         if not end.removes:
             return self._change_stays(end.job_id, start)
         needed = self.removals.is_needed(end.job_id)
@@ -436,7 +437,7 @@ class Liveness:
         return True
 
     def _names_removed(self, number: int) -> bool:
-        """Whether a segment on the disk names a removed one."""
+        """Whether a segment on disk names a removed one."""
         usage, own = self._usage, self._number
         if usage.is_named(number, self._named - {own}) or usage.seals_in.get(number, set()) - {own}:
             return True
@@ -460,7 +461,7 @@ class Liveness:
         return True
 
     def _limit_stays(self, limit: Limit) -> bool:
-        """Keep the newest record of a domain: a default one as long as an older one may return."""
+        """Keep the newest record of a domain; a default one while an older record may return."""
         before, behind = self._usage.limits_around(self._number, limit.domain)
         own = self._store.rules.limits.own(limit.domain)
         if limit.is_default:
@@ -498,14 +499,14 @@ class Liveness:
         if job_id in self._ended:
             return False
         if not self.removals.is_needed(job_id):
-            # workq does not start again what it has not seen end
+            # workq does not start an attempt before it has seen the end of the last one
             ends = command == _TIMEOUT and self._usage.may_stand(
                 job_id, self._number, self._present
             )
             self._fixed |= ends
             return ends
-        # The job's own record must not be in the way, under another key, of what is behind this;
-        # nor must workq see its attempts in part.
+        # With a removal, the job's own record, under another key, does not block later records, and
+        # workq does not see only a part of its attempts.
         self._ended.add(job_id)
         removal = encode_simple(Command.EXPIRE, self._stamp(start), job_id)
         self.replaced.setdefault(start, []).append(removal)
@@ -525,6 +526,6 @@ class Liveness:
 
 
 def _place_of(key: bytes) -> tuple[bytes, int]:
-    """Return domain and priority of a key."""
+    """Return domain and priority in a key."""
     parts = parse_journal_key(key)
     return (b"", 0) if parts is None else (parts.domain, parts.priority)

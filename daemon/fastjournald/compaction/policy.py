@@ -32,7 +32,7 @@ GARBAGE_SLOWED = 3
 on its way then, the log stays under four times and four segments."""
 
 DOMAIN_RECORD_BYTES = 96
-"""Bytes of the smallest record of a pause, limit or delivery, besides the name of its domain."""
+"""Bytes of the smallest record of a pause, limit or delivery, without the name of its domain."""
 
 CHANGE_RECORD_BYTES = 37
 """Bytes of the smallest record that a changed entry has besides its own: that of an attempt."""
@@ -46,7 +46,8 @@ TURNED_OVER = 1 / 2
 scored, it is a candidate again."""
 
 UNDERSIZED = 1 / 8
-"""Share of the usual size of a segment: one of which less stays is moved to the end of the log."""
+"""Share of the usual size of a segment: one with fewer kept bytes is moved to the end of the
+log."""
 
 MERGED_BELOW = 1 / 2
 """Share of the usual size of a segment: smaller ones are merged where there are many."""
@@ -93,7 +94,7 @@ def candidates(
     present = frozenset(info.number for info in writer.sealed)
     awaited = awaited_most(store, writer, present, now)
     bytes_now = writer.log_bytes
-    # tombstones and pauses of which nobody keeps account end before their time, too
+    # tombstones and pauses without a table also end before their time
     scored_before = -1
     if bytes_now > bytes_usual(store, writer):
         scored_before = writer.appended - round(TURNED_OVER * bytes_now)
@@ -116,8 +117,8 @@ def candidates(
 def live_bytes(store: Store) -> int:
     """Return the live bytes of the log, those of records that compaction keeps. O(1).
 
-    Records of entries and deletions are counted exactly, the others by their smallest size, and the
-    leases, burials and other changes of an entry as one record: compaction writes it anew.
+    Records of entries and deletions are counted exactly, the others by their smallest size. Leases,
+    burials and other changes of an entry count as one record: compaction copies it forward.
     """
     pauses, limits = store.rules.pauses, store.rules.limits
     domains = pauses.bytes + (DOMAIN_RECORD_BYTES - PAUSE_BYTES) * len(pauses)
@@ -165,7 +166,7 @@ def awaited_most(store: Store, writer: LogFigures, present: frozenset[int], now:
 
 
 def _merging(store: Store, writer: LogFigures, present: frozenset[int], now: int) -> frozenset[int]:
-    """Return the small segments of which there are too many of one tier."""
+    """Return the small segments of a tier that has too many."""
     usage = store.journal.usage
     tiers: defaultdict[int, list[int]] = defaultdict(list)
     for info in writer.sealed:

@@ -1,10 +1,8 @@
-"""Segment filter: which records of a sealed segment are still live, found out in slices. Pure.
+"""Segment filter: finds the live records of a sealed segment, in slices; the kept records. Pure.
 
-Every record is looked at once, from the first to the last. The rules: ``compaction.liveness``.
-``assemble`` checks the result again at the end: an entry may have gone, or have been copied forward
-meanwhile. This is safe as long as everything appended is durable before the segment is replaced.
-
-Kept records: what compaction leaves of one segment. Pure.
+Each record is checked once, from the first to the last, by the rules of ``compaction.liveness``.
+``assemble`` checks the kept ones again at the end: an entry may have been removed or copied forward
+since. This is safe if everything appended is durable before the segment is replaced.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class KeptRecords:
         self.size = len(SEGMENT_HEADER)
         self.others: list[bytes] = []
         self._entries = array("Q")
-        """The fields of each ``KeptEntry``, one behind the other."""
+        """The fields of all ``KeptEntry`` records, flattened."""
 
     @property
     def has_entries(self) -> bool:
@@ -68,7 +66,7 @@ class KeptRecords:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of those that a move appends: the first record tells of the segment before only."""
+        """Bytes that a move appends: the first record is not copied."""
         return self.size - sum(map(len, self.parts[:2]))
 
     def entries(self) -> Iterator[KeptEntry]:
@@ -77,7 +75,7 @@ class KeptRecords:
             yield KeptEntry(*self._entries[at : at + _FIELDS])
 
     def add_entry(self, start: int, body: int, end: int, record: bytes) -> None:
-        """Add the record of an entry, and from where it comes."""
+        """Add the record of an entry, and its former offset."""
         self._entries.extend((start, body, end, self.size))
         self.parts.append(record)
         self.size += len(record)
@@ -108,16 +106,16 @@ class SegmentFilter:
         self.kept = KeptRecords()
         self._at = len(SEGMENT_HEADER)
         self._spans = array("Q")
-        """Start, body and end of each record that stays, one behind the other."""
+        """Start, body and end of each kept record, flattened."""
 
     @property
     def done(self) -> bool:
-        """Whether every record was looked at."""
+        """Whether every record was checked."""
         return self._at >= len(self.data)
 
     @property
     def all_stays(self) -> bool:
-        """Whether nothing goes, as it turns out in the end."""
+        """Whether no record is dropped, after the last check."""
         return self.kept.size == len(self.data) and not self.liveness.replaced
 
     def step(self, now: int) -> None:
@@ -163,7 +161,7 @@ class SegmentFilter:
             if self.entry_at(start, body, end) is not None:
                 kept.add_entry(start, body, end, data[start:end])
                 return
-            # since it was looked at
+            # since it was checked
             key = entry_key(data, start, body, end - CRC_BYTES)
             if key is None or not self.liveness.needs_erasure(start, body, end, key, now):
                 return

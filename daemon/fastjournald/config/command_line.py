@@ -17,7 +17,7 @@ else:
 
 
 class _Number(NumberParamType):
-    """Number of an option, without a unit behind it; its bounds are those of the file."""
+    """Number of an option, without a unit; its bounds are those of the file."""
 
     def __init__(self, declared: DeclaredOption) -> None:
         self.name = declared.unit

@@ -120,7 +120,7 @@ def _read(file: str) -> dict[str, object]:
 
 
 def _convert(values: dict[str, object], file: str | None) -> Loaded:
-    """Return the options that these values are, each by itself."""
+    """Return the options with these values, each converted alone."""
     errors: list[ConfigError] = []
     unknown = sorted(set(values) - set(Config.__struct_fields__))
     allowed = ", ".join(Config.__struct_fields__)
@@ -210,7 +210,7 @@ def _check_directories(config: Config) -> Iterator[ConfigError]:
 
 
 def _check_archive(config: Config) -> Iterator[ConfigError]:
-    """Refuse an archive that could hold nothing, or whose files would stand among others."""
+    """Refuse archive bounds that cannot work, and a directory that has other files."""
     if not config.archive_dir:
         if config.archive_bytes_max:
             yield ConfigError("--archive-bytes-max without --archive-dir")
@@ -253,7 +253,7 @@ def _check_tls(config: Config) -> Iterator[ConfigError]:
 
 
 def _check_access(config: Config, handed_over: ActivatedSockets) -> Iterator[ConfigError]:
-    """Refuse what would let everybody in by mistake."""
+    """Refuse options that give all clients access by mistake."""
     if config.tls_cert or config.auth_tokens or config.insecure:
         return
     for text in exposed_addresses(config):

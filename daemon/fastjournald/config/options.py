@@ -21,7 +21,7 @@ from fastjournald.engine.context import Settings
 SECONDS_MAX = 1_000_000_000
 """About 30 years: instants stay u64 for half a million years."""
 MILLISECONDS_MAX = 86_400_000
-"""A day between two syncs, or two looks at the log."""
+"""A day between two syncs, or two checks of the log."""
 BYTES_MAX = 2**50
 """1 PiB."""
 SEGMENT_BYTES_MAX = 2**36
@@ -32,7 +32,7 @@ PROGRAM_BYTES = 56 * 1024 * 1024
 flight."""
 
 UNITS: Final = {"MS": "milliseconds", "BYTES": "bytes", "S": "seconds"}
-"""Units of numbers, by the word that stands for the value in the help."""
+"""Units of numbers, by the placeholder of the value in the help."""
 
 
 def about(help: str, *, shown: str | None = None) -> Meta:
@@ -46,7 +46,7 @@ def about(help: str, *, shown: str | None = None) -> Meta:
 
 
 def _of(unit: str, **bounds: Any) -> Meta:
-    """Return bounds and the word that stands for the value in the help."""
+    """Return bounds and the placeholder of the value in the help."""
     return Meta(extra={"unit": unit}, **bounds)
 
 

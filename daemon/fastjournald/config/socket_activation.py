@@ -19,7 +19,7 @@ from fastjournal.sockets import Place, parse_place, socket_address
 
 FIRST_DESCRIPTOR = 3
 SOCKETS_MAX = 1000
-"""More than a unit has; a number beyond is a mistake, and no reason to look at all of them."""
+"""More than a unit has; a larger number is a mistake, and not all of them are checked."""
 
 LISTEN = "listen"
 HTTP = "http"

@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True):
     prefixes: tuple[bytes, ...]
 
     def covers_domain(self, name: bytes) -> bool:
-        """Whether a domain is inside; the empty name stands for all domains."""
+        """Whether a domain is inside; the empty name means all domains."""
         return (name + b":" if name else b"").startswith(self.prefixes)
 
     def domain_ranges(self) -> list[tuple[bytes, bytes | None]]:
@@ -116,7 +116,7 @@ class Grants:
         return len(self._grants)
 
     def find(self, token: bytes) -> Grant | None:
-        """Return what a token gives, in a time that tells nothing of the tokens there are."""
+        """Return the grant of a token, in a time that does not depend on the existing tokens."""
         digest = sha256(token).digest()
         found = None
         for grant in self._grants:
@@ -125,9 +125,9 @@ class Grants:
         return found
 
     def adopt(self, old: Grants) -> list[Hashable]:
-        """Take over the sessions of the grants before; return those whose token gives less or more.
+        """Take over the sessions of the old grants; return those whose rights changed.
 
-        These have to show a token anew.
+        These must authenticate again.
         """
         by_digest = {grant.digest: grant for grant in self._grants}
         changed = []
@@ -210,7 +210,7 @@ class _Asked:
         return self.entry(rights, key)
 
     def uri(self, rights: int, key: bytes | None) -> str:
-        """These rights for what a URI leads to; one that leads nowhere belongs to nobody."""
+        """Check these rights for the entry of a URI; a URI without an entry needs none."""
         if not key:
             return ""
         if parse_journal_key(key) is not None:
@@ -295,7 +295,7 @@ def _check_key_domain_or_daemon(asked: _Asked, rights: int) -> str:
 
 
 def _check_connection(_asked: _Asked, _rights: int) -> str:
-    """It ends what the connection itself has begun, and tells nothing but that."""
+    """Allow a request that ends only what the connection itself has begun."""
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Context of a handler: the whole state of the engine between two requests. Pure.
+"""Context of a handler: the state of the engine, its settings, request counters and checks. Pure.
 
-With it the settings of the engine (bounds and defaults), the counters for metrics, and the checks
-of arguments that several handlers make.
+``Context`` is the whole state of the engine between two requests. The checks are of arguments that
+several handlers have.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
     clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
     memory_bytes_max: int = 0
-    """Bytes of entries in memory, from which on values are evicted; 0: all stay."""
+    """Bytes of entries in memory above which values are evicted; 0: no limit."""
     cold_bytes_min: int = limits.COLD_BYTES_MIN
-    """Smaller values stay in memory, and such as ADD and NOT may change."""
+    """Smaller values are never evicted. ADD and NOT may change only values in memory."""
     postpone_us_max: int = limits.POSTPONE_US_MAX
     """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
 
 
 UNKNOWN = -1
-"""Counts as the function of requests whose function has no name."""
+"""Function number under which requests with an unknown function are counted."""
 
 _FUNCTIONS = frozenset(map(int, Function))
 
@@ -74,36 +74,36 @@ class RequestCounters:
         """Function and error code to the number of such replies so far."""
 
     def count_refused(self, function: int, error: str) -> None:
-        """Count a request that was not carried out, and its error."""
+        """Count a request that was refused, and its error."""
         known = function if function in _FUNCTIONS else UNKNOWN
         self.requests[known] += 1
         self.count_error(known, error)
 
     def count_error(self, function: int, error: str) -> None:
-        """Count an error: its code and what follows it."""
+        """Count an error reply; the error is its code and details."""
         about = function, error.partition(" ")[0]
         self.errors[about] = self.errors.get(about, 0) + 1
 
 
 def _discard(data: bytes, records: int, now: int) -> int:
-    """Keep nothing: the journal of an engine without a log."""
+    """Discard the record: an engine without a log."""
     return 0
 
 
 def new_journal(settings: Settings, append: Append, seed: bytes) -> Journal:
-    """Return a journal that fits these settings."""
+    """Return a journal with these settings."""
     return Journal(append, seed=seed, lease_us=settings.lease_us_default)
 
 
 def _new_values(settings: Settings) -> Values | None:
-    """Return the account of values in memory that these settings ask for, if they do."""
+    """Return the table of values in memory with its bound; None: there is no bound."""
     if not settings.memory_bytes_max:
         return None
     return Values(settings.memory_bytes_max, settings.cold_bytes_min)
 
 
 class Context:
-    """Parts of the engine that handlers work on.
+    """State of the engine that handlers read and change.
 
     Args:
         settings: Bounds and defaults.
@@ -130,38 +130,38 @@ class Context:
         )
         self.jobs = JobLifecycle(self.store, self.settings.attempts_max)
         self.now = 0
-        """The latest instant that the engine was given: only ``clock_stepped`` goes back."""
+        """Latest instant passed to the engine; only ``clock_stepped`` decreases it."""
         self.ends_moved = 0
-        """Durations that end at another instant so far, because the clock was set."""
+        """Durations whose end was moved so far because the clock was set."""
         self.newest_us = 0
-        """Instant up to which the log has records, where the clock was set back since; else 0."""
+        """Instant of the newest record in the log, if the clock was set back since; else 0."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
-        """Requests that wait for work."""
+        """NEXT requests that wait for work."""
         self.subscriptions = Subscriptions(self.store.changes)
         self.fetching = 0
-        """Requests that wait until values were read. NEXT lets those that the others of them will
-        take be read too: else all would read the first one, and all but one in vain."""
+        """Requests that wait for values to be read from disk. NEXT also loads values for the other
+        waiting requests: otherwise all load the same value and all but one discard it."""
         self.reply_bytes_max = self.settings.reply_bytes_max
-        """Largest reply of several pairs, at this moment."""
+        """Current bound on the size of a reply with several pairs."""
         self.value_bytes_ration = limits.INSTANT_MAX
-        """A larger value is in no reply, at this moment: ``busy``."""
+        """Current bound on a value in a reply; a larger value gets the error ``busy``."""
         self.read_only = False
-        """Nothing new is accepted and nothing is delivered: the disk is nearly full."""
+        """New entries and deliveries are refused because the disk is nearly full."""
         self.stopping = False
-        """No request waits for work any more: the daemon stops."""
+        """The daemon stops: no new request may wait for work."""
         self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
-        """Whether the client of a session sends nothing more."""
+        """Whether the client of a session has closed its sending side."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
-        """Figures that the daemon adds to its STATS: connections, log bytes, uptime."""
+        """Figures that the daemon adds to STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None
-        """Tokens, and who has shown one; None: everybody may do everything."""
+        """Access tokens and the sessions authenticated with them; None: no authorization."""
         self.auth_failures: dict[Hashable, int] = {}
-        """Session to the number of wrong tokens it has shown."""
+        """Session to the number of its failed AUTH requests."""
 
     def ration(self, reply_bytes_max: int | None) -> None:
-        """Keep replies this small while memory is scarce; None: it is not."""
+        """Bound the size of replies while memory is scarce; None: remove this bound."""
         if reply_bytes_max is None:
             self.reply_bytes_max = self.settings.reply_bytes_max
             self.value_bytes_ration = limits.INSTANT_MAX
@@ -174,19 +174,19 @@ class Context:
         return self.grants is None or self.grants.may_see(session, entry)
 
     def domains_seen(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
-        """Return the ranges of names that lists of domains may show to a session."""
+        """Return the ranges of domain names that a session may list."""
         return [(b"", None)] if self.grants is None else self.grants.domain_ranges(session)
 
     def behind_us(self, now: int) -> int:
-        """Return by how much the clock is behind the latest instant of the engine and its log."""
+        """Return how far the clock is behind the latest instant of the engine and its log."""
         return max(0, self.now - now, self.newest_us - now)
 
     # --- deliveries -----------------------------------------------------------------------------
 
     def unproven(self, entries: list[Entry], *, leased: bool) -> list[bytes]:
-        """Return the domains whose last deliveries these are, which no record of a lease proves.
+        """Return the domains of these deliveries whose delivery time is in no lease record.
 
-        The caller logs them, because their intervals have to outlive a restart.
+        The caller logs the delivery times: intervals between deliveries survive a restart.
         """
         unlogged = self.store.rules.limits.unlogged
         names = [
@@ -201,17 +201,17 @@ class Context:
     # --- requests that wait ---------------------------------------------------------------------
 
     def wait(self, session: Hashable, request: Request, now: int) -> None:
-        """Let a NEXT wait until something is ready, or its ttl is over."""
+        """Register a NEXT that waits until an entry is ready or its ttl ends."""
         deadline = NEVER if request.ttl is None else min(now + request.ttl, NEVER)
         if request.second_key:
-            # which nobody counts, and NEXT does not use
+            # NEXT does not use the second key, and its bytes are not counted
             request = msgspec.structs.replace(request, second_key=None)
         self.waiters.add(session, request, deadline)
 
     def answer(
         self, waiter: Waiter, reply: Reply | DeliveringReply, now: int
     ) -> tuple[Hashable, bytes]:
-        """End the wait of a request; return who gets the reply to it, and its bytes."""
+        """End the wait of a request; return the session and the encoded reply."""
         self.waiters.remove(waiter)
         self.store.work += limits.REQUEST_WORK
         if isinstance(reply, DeliveringReply):
@@ -242,7 +242,7 @@ READ_ONLY = f"{ErrorCode.READ_ONLY} the disk is nearly full; nothing new is take
 
 
 def is_key(key: bytes | None) -> bool:
-    """Whether something can stand under this key."""
+    """Whether this is a valid key."""
     return bool(key) and len(key or b"") <= KEY_BYTES_MAX
 
 

@@ -1,6 +1,6 @@
-"""Deadlines: what happens by time: the end of leases, delays, pauses and locks, expiry. Pure.
+"""Deadlines: timers for the end of leases, delays, pauses and locks, and for expiry. Pure.
 
-And what becomes of these ends where the clock steps (docs/decisions/work-scheduling.md).
+``ClockSteps`` moves the deadlines after a clock step (docs/decisions/work-scheduling.md).
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from fastjournald.tables.signals import TIMER
 
 
 class Deadlines:
-    """Applies what time has brought.
+    """Timers: applies deadlines that have passed.
 
     Args:
         store: Entries.
-        jobs: Lifecycle of those whose lease runs out.
+        jobs: Lifecycle of entries whose lease expires.
     """
 
     def __init__(self, store: Store, jobs: JobLifecycle) -> None:
         self.behind = False
-        """The last ``advance`` left something undone: only the timers carry it on."""
+        """The last ``advance`` left deadlines over; the timers continue it."""
         self._store = store
         self._jobs = jobs
         self._plain_leases = store.scheduler.plain.leases
 
     def next_instant(self) -> int:
-        """Return when a lease, delay, pause, life or lock ends; ``NEVER`` where none does. O(1)."""
+        """Return the next end of a lease, delay, pause, ttl or lock, or ``NEVER``. O(1)."""
         store = self._store
         first = store.scheduler.first_deadline()
         instant = min(self._plain_leases.first(), store.expiry.first(), store.locks.first_end())
         return instant if first is None else min(first[0], instant)
 
     def advance(self, now: int, work_max: int) -> None:
-        """Advance the clock: leases and delays end, holds of domains, then lives and locks.
+        """Apply deadlines: first leases and delays, then holds of domains, then expiry and locks.
 
-        At one instant, domains come in the order of their names, and behind them the leases of
+        At the same instant, domains come in the order of their names, and after them the leases of
         entries in none: plain and superseded ones.
 
         Args:
             now: Up to this instant.
-            work_max: With so much work done, the rest waits for the next call.
+            work_max: After so much work, the rest waits for the next call.
         """
         store = self._store
         work_over = store.work + work_max
@@ -109,7 +109,7 @@ class Deadlines:
 
 
 class MovedEnds(msgspec.Struct, frozen=True, gc=False):
-    """Numbers of durations that end at another instant than before, because the clock was set."""
+    """Numbers of durations whose end was moved because the clock was set."""
 
     leases: int = 0
     delays: int = 0
@@ -117,16 +117,16 @@ class MovedEnds(msgspec.Struct, frozen=True, gc=False):
     expiries: int = 0
 
     def total(self) -> int:
-        """Return how many there are of all kinds."""
+        """Return the sum of all kinds."""
         return sum(msgspec.structs.astuple(self))
 
 
 class ClockSteps:
-    """Moves the ends of durations where the clock steps, or was set back before a start.
+    """Moves the ends of durations after a clock step, while running or before a start.
 
     Args:
         store: Entries.
-        jobs: Lifecycle of those whose lease ends.
+        jobs: Lifecycle of entries whose lease ends.
         waiters: Requests that wait for work.
     """
 
@@ -136,14 +136,14 @@ class ClockSteps:
         self._waiters = waiters
 
     def step(self, now: int, step_us: int) -> MovedEnds:
-        """Let durations last as long as they would have without a step of the clock. O(n log n).
+        """Correct all durations by a step of the clock, so that their length stays. O(n log n).
 
-        A step ahead moves leases, and durations that are in memory only. The others have passed:
-        nearly always the machine was suspended.
+        A step ahead moves leases, and durations that are only in memory. The other durations have
+        passed: nearly always the machine was suspended.
 
         Args:
-            now: The present, by the clock behind its step.
-            step_us: By how much it went ahead; negative: back.
+            now: Present instant, after the step.
+            step_us: Size of the step ahead; negative: back.
         """
         store = self._store
         counts: Counter[str] = Counter()
@@ -170,15 +170,15 @@ class ClockSteps:
     def begin_anew(
         self, began: BeganAhead, written: Iterable[tuple[Entry, int]], now: int
     ) -> MovedEnds:
-        """Let durations that began later than now begin now: at a start, behind replay.
+        """After replay at a start, begin durations now that began in the future by the log.
 
-        And let leases whose end a step had moved, and that is over, be returned: nobody can know
-        whether their workers would have renewed them.
+        Leases that have ended, and whose end a clock step had moved, are returned: their workers
+        may have renewed them.
 
         Args:
-            began: When those began of which a record of its own tells.
-            written: Entries with a delay of RELEASE in their own record, and when it was written.
-            now: The present.
+            began: Begins of durations with a record of their own.
+            written: Entries with a delay of RELEASE in their own record, and its time.
+            now: Present instant.
         """
         counts: Counter[str] = Counter()
         self._return_moved(began, now)
@@ -206,11 +206,11 @@ class ClockSteps:
         return self._counted(counts)
 
     def _return_moved(self, began: BeganAhead, now: int) -> None:
-        """Return leases that are over, and whose end a step had moved."""
+        """Return leases that have ended, and whose end a clock step had moved."""
         for entry in list(self._leased()):
             is_over = entry.token != entry.leased_until <= now
             if is_over and entry.job_id not in began.leases:
-                # else replay would take it for one that ran out
+                # otherwise replay takes it for an expired lease
                 self._move_lease(entry, now + 1, now, ends_next=True)
                 self._jobs.release(entry, now)
 
@@ -222,13 +222,13 @@ class ClockSteps:
         return ends
 
     def _leased(self) -> Iterator[Entry]:
-        """Yield the entries that are leased."""
+        """Yield the leased entries."""
         scheduler = self._store.scheduler
         for domain in (scheduler.plain, *scheduler.domains.values()):
             yield from domain.leases
 
     def _recorded(self, began: Mapping[bytes, int]) -> Iterator[tuple[Entry, int]]:
-        """Yield the entries of jobs that live, with what stands there for each."""
+        """Yield the entries of live jobs, with the value in ``began`` for each."""
         amended = self._store.journal.records.amended
         for job_id, at in began.items():
             entry = amended.get(job_id)
@@ -236,11 +236,11 @@ class ClockSteps:
                 yield entry, at
 
     def _move_leases(self, ends: list[tuple[Entry, int]], now: int) -> int:
-        """Let leases end at other instants; return how many do.
+        """Move the ends of leases; return how many changed.
 
-        Their records are no group, which would have to be in memory whole: a crash may keep some of
-        them. Each is right without the others. A lease without its record ends as if the crash had
-        come before the step.
+        Their records are not a group, which must be in memory as a whole: after a crash some of
+        them may be missing. Each is valid without the others. A lease without its record ends as if
+        the crash had come before the step.
         """
         for entry, until in ends:
             self._move_lease(entry, until, now)
@@ -256,16 +256,16 @@ class ClockSteps:
             self._requeue(uri, now)
 
     def _requeue(self, key: bytes, now: int) -> None:
-        """Let what waits under a key wait anew: what it waits for has moved."""
+        """Requeue the waiting entry under a key: the end of its delay has moved."""
         entry = self._store.find(key)
         if entry is not None and entry.state == EntryState.DELAYED:
             self._store.requeue(entry, now)
 
     def _set_back(self, entry: Entry, now: int, step_us: int) -> bool:
-        """Let an entry wait by a clock that was set back; whether its delay ends earlier.
+        """Adjust a waiting entry to a clock that was set back; return whether it waits less.
 
-        The instant of its key stays, so it waits for that once more. A delay of RELEASE ends as
-        much earlier as the clock went back.
+        The due time in its key stays, so the entry waits for it again. A delay of RELEASE ends
+        earlier by the size of the step.
         """
         store, scheduler = self._store, self._store.scheduler
         not_before = entry.not_before
@@ -292,7 +292,7 @@ class ClockSteps:
 
     @staticmethod
     def _lives_since(entry: Entry) -> int:
-        """Return when the life of an entry began that its ttl measures; 0: an instant ends it."""
+        """Return the begin of the lifetime that its ttl measures; 0: no ttl, a fixed instant."""
         extra = entry.extra
         began = extra.expires - extra.ttl
         return began if extra.ttl and began in (entry.accessed, entry.modified) else 0

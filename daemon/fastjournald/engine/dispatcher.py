@@ -1,7 +1,7 @@
-"""Dispatcher: hands work that becomes ready to the requests that wait for it. Pure.
+"""Dispatcher: delivers newly ready entries to waiting requests. Pure.
 
-NEXTs with LISTEN wait in the order of asking. Whatever becomes ready notes its domain; the
-dispatcher gives it to whoever asked first among those whom that domain serves.
+NEXTs with LISTEN wait in the order of their arrival. Each newly ready domain is queued; the
+dispatcher serves the oldest request that the domain matches.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Dispatcher:
     def serve(
         self, now: int, work_over: int, unreadable: Unreadable = ALL_READABLE
     ) -> list[Answer]:
-        """Answer those for whom something is ready, and those who have waited long enough.
+        """Answer requests with ready entries, and those whose wait has ended.
 
-        Where that are many, a part of them: ``has_more`` says so. Entries with values on disk only
-        are in ``awaited`` then: fill the cache with these, call ``values_read`` and serve again,
-        with the reads that failed. Until then their domains are not looked at.
+        If there are many, a part of them, and ``has_more`` is set. Entries with evicted values are
+        in ``awaited`` then: fill the cache with these, call ``values_read`` and serve again, with
+        the reads that failed. Until then their domains are skipped.
 
         Args:
-            now: The present.
-            work_over: With so much work done no more are answered.
+            now: Present instant.
+            work_over: After so much work no more are answered.
             unreadable: The reads that failed.
         """
         context = self._context
@@ -141,7 +141,7 @@ class Dispatcher:
             ready.extendleft(turns[name] for _, name in asked if name in turns)
 
     def _ask_next(self, asked: list[tuple[int, bytes]], name: bytes) -> None:
-        """Put a domain at the place of whoever is next among those whom it serves."""
+        """Put a domain at the place of the next request that it matches."""
         waiter = self._waiters.first_for(name)
         if waiter is not None:
             heappush(asked, (waiter.serial, name))
@@ -165,13 +165,13 @@ class Dispatcher:
         )
 
     def serve_all_again(self) -> None:
-        """Look at all domains that have something ready: they stood still."""
+        """Serve all domains with ready entries: deliveries were stopped."""
         if self._waiters:
             self._newly_ready.domains.clear()
             self._newly_ready.note(*self._store.scheduler.round_robin.turns.values())
 
     def end_waits(self, session: Hashable) -> None:
-        """End all waits of a session without a word: its client is gone."""
+        """Cancel all waits of a session whose client has disconnected, without replies."""
         waiting = self._waiters.of_session(session)
         self._store.work += WAIT_END_WORK * len(waiting)
         for waiter in waiting:
@@ -182,5 +182,5 @@ class Dispatcher:
         return [self._context.answer(waiter, Reply(error=error), now) for waiter in waiting]
 
     def shut_down(self, now: int) -> list[Answer]:
-        """Tell all who wait that the daemon stops."""
+        """Answer all waiting requests, because the daemon stops."""
         return self.refuse(self._waiters.all(), ErrorCode.SHUTTING_DOWN, now)

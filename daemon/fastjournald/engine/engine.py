@@ -107,7 +107,7 @@ class Notifications:
         return found
 
     def _may_know(self, session: Hashable, key: bytes, owner: bytes | None) -> bool:
-        """Whether a session may see what stands under a key, or might see what stood there."""
+        """Whether a session may see the current or the former entry of a key."""
         grants = self._context.grants
         grant = None if grants is None else grants.sessions.get(session)
         if grant is None:
@@ -118,7 +118,7 @@ class Notifications:
         return entry is not None and grant.covers(entry)
 
     def has_notifications(self, session: Hashable) -> bool:
-        """Return whether there is something to tell a session. O(1)."""
+        """Return whether a session has pending notifications. O(1)."""
         return self._subscriptions.has_notifications(session)
 
     def pop(self, session: Hashable, now: int, unreadable: Unreadable = ALL_READABLE) -> bytes:
@@ -152,7 +152,7 @@ class Notifications:
     def _notification(
         self, session: Hashable, identifier: int, key: bytes, now: int, unreadable: Unreadable
     ) -> Reply:
-        """Return the notification of a change of what stands under a key."""
+        """Return the notification of the current value of a key."""
         store = self._store
         entry = store.find(key)
         reply = Reply(identifier, LISTEN, now)
@@ -171,7 +171,7 @@ __all__ = ["BULK_HANDLERS", "Engine", "LongMatches", "Missing", "Scan", "Setting
 
 
 class Engine:
-    """The state machine: its parts, and what requests and time do to them.
+    """The state machine: carries out requests and deadlines.
 
     Args:
         settings: Bounds and defaults.
@@ -180,7 +180,7 @@ class Engine:
 
     def __init__(self, settings: Settings | None = None, journal: Journal | None = None) -> None:
         self.context = context = Context(settings, journal)
-        """Context that handlers are given."""
+        """State that handlers read and change."""
         self.store = context.store
         self.journal = context.journal
         self.signals = context.store.signals
@@ -195,7 +195,7 @@ class Engine:
 
     @property
     def now(self) -> int:
-        """The latest instant that the engine was given: only ``clock_stepped`` goes back."""
+        """Latest instant passed to the engine; only ``clock_stepped`` decreases it."""
         return self.context.now
 
     # --- requests -------------------------------------------------------------------------------
@@ -210,18 +210,18 @@ class Engine:
         """Carry out one request.
 
         Args:
-            session: Session that asked: stands for the connection.
-            request: As decoded.
-            now: The daemon's clock; earlier than the last one counts as the last one.
-            unreadable: Where it is asked again because values were missing: the reads that failed.
+            session: Key of the session, one per connection.
+            request: The decoded request.
+            now: The daemon's clock; an instant before the last one counts as the last one.
+            unreadable: On a retry after missing values: the reads that failed.
 
         Returns:
-            The encoded reply (for QUIT also those of its waiting requests), a ``DeliveringReply``
-            where it delivers work; None: the request waits for work, and ``serve_waiters`` will
-            answer it. A GET of many keys is a scan: ``step`` it until that returns the reply. Where
-            values are missing, nothing was done, but that NEXT has buried entries whose values
-            cannot be read: ``fill_value`` of their entries and ask again, with nothing in between,
-            and with the reads that failed.
+            The encoded reply (for QUIT with those of its waiting requests), or a
+            ``DeliveringReply`` if it delivers work. None: the request waits for work, and
+            ``serve_waiters`` answers it. A GET of many keys is a ``Scan``: call ``step`` until that
+            returns the reply. ``Missing``: values are only on disk, and nothing was done, except
+            that NEXT may have buried entries whose values cannot be read. Call ``fill_value`` for
+            the entries and repeat the request at once, with the reads that failed.
         """
         context, store, signals = self.context, self.store, self.signals
         if now != context.now:
@@ -251,7 +251,7 @@ class Engine:
         if isinstance(outcome, Reply):
             return encode_reply_to(request.identifier, outcome, now)
         if isinstance(outcome, Missing):
-            # it is asked again
+            # the request is repeated
             self._requests[function] -= 1
         return outcome
 
@@ -263,20 +263,20 @@ class Engine:
         start: int = 0,
         stop: int | None = None,
     ) -> list[bytes]:
-        """Carry out requests of a session together, from the first on, where that is cheaper.
+        """Carry out the first requests of a session as a bulk, if that is cheaper.
 
-        None is looked at behind the first that is not carried out: where few are, this costs
-        little, however many wait.
+        Requests after the first one that is not carried out are not examined: the cost is small,
+        even if many requests wait.
 
         Args:
-            session: As for ``handle``. Its rights are looked at once, for the first request.
-            requests: As decoded, some of one function at first.
+            session: As for ``handle``. Its rights are checked once, for the first request.
+            requests: Decoded requests, the first ones of one function.
             now: As for ``handle``.
-            start: Place of the first.
-            stop: Place behind the last that may be carried out; None: all.
+            start: Index of the first.
+            stop: Index after the last that may be carried out; None: all.
 
         Returns:
-            The encoded replies of those that were carried out: perhaps of none.
+            The encoded replies of the requests that were carried out; may be empty.
         """
         context = self.context
         function = requests[start].function
@@ -297,14 +297,13 @@ class Engine:
     def handle_together(
         self, requests: list[Request], grant: Grant | None, now: int, start: int
     ) -> list[bytes]:
-        """Carry out requests of several sessions together, as ``handle_bulk`` those of one.
+        """Carry out requests of several sessions as a bulk; ``handle_bulk`` does it for one.
 
         Args:
-            requests: As decoded, all of one function that has a bulk handler.
-            grant: Grant of all these sessions, with the rights for each request; None: they need
-                none.
+            requests: Decoded requests, all of one function with a bulk handler.
+            grant: Grant of all these sessions, which covers each request; None: no authorization.
             now: As for ``handle``.
-            start: Place of the first.
+            start: Index of the first.
         """
         run = islice(requests, start, None)
         number = self._carry_out_bulk(requests[start].function, run, grant, now)
@@ -314,7 +313,7 @@ class Engine:
     def _carry_out_bulk(
         self, function: int, run: Iterable[Request], grant: Grant | None, now: int
     ) -> int:
-        """Give requests to a bulk handler; return how many it carried out."""
+        """Pass requests to a bulk handler; return how many it carried out."""
         now = self._tick(now)
         self._advance_if_due(now)
         if grant is not None and grant.covers_everything:
@@ -329,7 +328,7 @@ class Engine:
         return encode_error(request.identifier, self.now, error)
 
     def may_snapshot(self, session: Hashable, request: Request, now: int) -> bytes | None:
-        """Return the reply to a SNAPSHOT that the session may not take; None: it may."""
+        """Return the error reply to a SNAPSHOT without the right; None: it is allowed."""
         self._tick(now)
         grants = self.context.grants
         if grants is not None and (why_not := grants.check(self.store, session, request)):
@@ -341,17 +340,16 @@ class Engine:
     def step(
         self, scan: Scan, now: int, unreadable: Unreadable = ALL_READABLE
     ) -> bytes | Missing | LongMatches | None:
-        """Carry on with a scan: bounded work, a millisecond or one long match.
+        """Continue a scan: bounded work, a millisecond or one long match.
 
         Args:
-            scan: As ``handle`` returned it.
-            now: The daemon's clock; earlier than the last one counts as the last one.
-            unreadable: Where the step before returned missing values: the reads that failed.
+            scan: The result of ``handle``.
+            now: The daemon's clock; an instant before the last one counts as the last one.
+            unreadable: After a step with missing values: the reads that failed.
 
         Returns:
-            The encoded reply, a ``DeliveringReply`` where it leases; None: there is more to do;
-            missing values, to be read before that; matches that take long, to be ``run`` before
-            that.
+            The encoded reply, or a ``DeliveringReply`` if it leases. None: call again. ``Missing``:
+            values to read before the next call. ``LongMatches``: matches to ``run`` before it.
         """
         now = self._tick(now)
         self._advance_if_due(now)
@@ -362,7 +360,7 @@ class Engine:
         return outcome
 
     def end(self, scan: Scan, error: str) -> None:
-        """A scan is answered with an error: nothing of what it asked for holds."""
+        """End a scan with an error reply, and undo its subscription."""
         self.counters.count_error(scan.request.function, error)
         release_undelivered(self.context.jobs, scan.leased, SCAN_LEASES_MAX, self.now)
         if scan.request.flags & LISTEN:
@@ -371,13 +369,13 @@ class Engine:
     def release_undelivered(
         self, deliveries: list[DeliveredJobs], number_max: int, now: int
     ) -> list[DeliveredJobs]:
-        """Let work wait again whose replies were never sent: so many entries; return the rest."""
+        """Release the leases of unsent replies, at most ``number_max`` entries; return the rest."""
         return release_undelivered(self.context.jobs, deliveries, number_max, self._tick(now))
 
     # --- sessions -------------------------------------------------------------------------------
 
     def expects(self, session: Hashable) -> bool:
-        """Return whether the daemon owes the connection something that is still to come. O(1)."""
+        """Return whether the connection still gets replies or notifications. O(1)."""
         return (
             self.waiters.count_of(session) > 0
             or self.subscriptions.has(session)
@@ -385,7 +383,7 @@ class Engine:
         )
 
     def end_session(self, session: Hashable) -> None:
-        """The connection is gone: nobody waits on it any more, and its locks end."""
+        """Clean up a closed connection: cancel its waiting NEXTs, release its locks."""
         context, store = self.context, self.store
         context.auth_failures.pop(session, None)
         if context.grants is not None:
@@ -393,16 +391,16 @@ class Engine:
         self.dispatcher.end_waits(session)
         store.leases.end_session(session)
         if store.unlock_all(session, self.now):
-            # waiting NEXTs may get work now
+            # waiting NEXTs may get the unlocked entries
             self.signals.wake_at(self.now)
         store.work += self.subscriptions.end_all(session)
 
     def replace_grants(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
-        """Let other tokens count from here on.
+        """Replace the access tokens.
 
         Returns:
-            The sessions whose token counts no more, or gives something else: they are as before
-            AUTH. And the replies to what these waited for.
+            The sessions whose token is no longer valid, or has other rights: they must authenticate
+            again. And the replies to their waiting requests.
         """
         now = self._tick(now)
         context = self.context
@@ -419,7 +417,7 @@ class Engine:
     # --- time and waiting -----------------------------------------------------------------------
 
     def _tick(self, now: int) -> int:
-        """Take note of the clock; return the instant that counts."""
+        """Store the instant; return the one that counts."""
         context = self.context
         if now <= context.now:
             return context.now
@@ -431,21 +429,21 @@ class Engine:
             self.deadlines.advance(now, ADVANCE_WORK_MAX)
 
     def advance(self, now: int) -> None:
-        """Apply what time has brought up to ``now``, or where that is much, a part of it."""
+        """Apply deadlines up to ``now``, or a part of them if there are many."""
         self.deadlines.advance(self._tick(now), ADVANCE_WORK_MAX)
 
     def clock_stepped(self, now: int, step_us: int) -> MovedEnds:
-        """The clock was set, or the machine was suspended: durations last as long as they would.
+        """Handle a clock step or a suspend of the machine: durations keep their length.
 
-        Call it before the engine is given an instant behind the step: else leases have ended. O(n),
-        for leases or, where the clock was set back, for entries.
+        Call it before passing an instant after the step: otherwise leases end too early. O(n), for
+        leases or, if the clock was set back, for entries.
 
         Args:
-            now: The daemon's clock behind the step, in microseconds since the Unix epoch.
-            step_us: By how much it went ahead of a steady clock; negative: back.
+            now: The daemon's clock after the step, in microseconds since the Unix epoch.
+            step_us: Size of the step relative to a monotonic clock; negative: back.
 
         Returns:
-            How many durations end at another instant.
+            Number of durations whose end was moved.
         """
         context = self.context
         if step_us < 0:
@@ -456,16 +454,16 @@ class Engine:
     def begin_anew(
         self, began: BeganAhead, written: Iterable[tuple[Entry, int]], now: int, newest_us: int
     ) -> MovedEnds:
-        """Let durations that began by a clock that was ahead, in the log, begin now.
+        """Begin durations now that began in the future by the log (the clock was ahead).
 
         Args:
             began: From replay.
-            written: Entries with a delay of RELEASE in their own record, and when that was written.
+            written: Entries with a delay of RELEASE in their own record, and its time.
             now: The daemon's clock.
-            newest_us: Instant of the newest record of the log, where that is ahead of it; else 0.
+            newest_us: Instant of the newest record of the log, if it is in the future; else 0.
 
         Returns:
-            How many began anew.
+            Number of durations whose end was moved.
         """
         self.context.newest_us = newest_us
         return self._moved(self._clock_steps.begin_anew(began, written, self._tick(now)))
@@ -480,17 +478,16 @@ class Engine:
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
         if self.dispatcher.has_more:
-            # more were waiting than are served in one go
+            # more waited than one pass serves
             return 0
         instant = min(self.signals.deadline, self.waiters.first_deadline())
         return None if instant == NEVER else instant
 
     def serve_waiters(self, now: int, unreadable: Unreadable = ALL_READABLE) -> list[Answer]:
-        """Deliver ready entries to waiting NEXTs, and answer those that waited long enough.
+        """Deliver ready entries to waiting NEXTs, and answer those whose wait has ended.
 
-        Where that are many, to a part of them; ``next_wake`` then says that the rest waits. Entries
-        with values on disk only are in ``dispatcher.awaited`` then, see there; ``unreadable`` are
-        those of them whose reads failed.
+        If there are many, a part of them; ``next_wake`` then is due at once. Entries with evicted
+        values are in ``dispatcher.awaited`` then, see there; ``unreadable`` has the failed reads.
         """
         if not self.waiters:
             return []
@@ -500,13 +497,13 @@ class Engine:
         return self.dispatcher.serve(now, work_over, unreadable)
 
     def resume(self, now: int) -> list[Answer]:
-        """Hand out again what stood still while the engine was read-only."""
+        """Deliver again after the engine was read-only."""
         self.context.read_only = False
         self.dispatcher.serve_all_again()
         return self.serve_waiters(now)
 
     def shut_down(self, now: int) -> list[Answer]:
-        """Tell all who wait that the daemon stops; from here on no request waits."""
+        """Answer all waiting requests, because the daemon stops; no request waits from now on."""
         self.context.stopping = True
         return self.dispatcher.shut_down(now)
 

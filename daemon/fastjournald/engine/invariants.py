@@ -131,7 +131,7 @@ def _check_orders(domain: Domain, inside: list[Entry]) -> None:
 
 
 def _check_places(scheduler: Scheduler) -> None:
-    """Held domains stand apart from the others, with the instant at which they have work again."""
+    """Held domains are in their own table, with the instant at which they have work again."""
     pauses, held = scheduler.pauses, scheduler.round_robin.held
     assert pauses.first_end() == min(((until, name) for name, until in pauses), default=None)
     due = []

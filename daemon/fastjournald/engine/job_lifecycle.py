@@ -1,6 +1,6 @@
-"""Lifecycle of a job: lease renewed, released, lost; failed attempt, burial. Pure.
+"""Lifecycle of a job: lease renewal, release, expired lease, failed attempt, burial. Pure.
 
-A plain entry may be leased and buried in the same way; it just never waits in a queue.
+A plain entry may be leased and buried in the same way, but it is never in a queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
 
 class JobLifecycle:
-    """Changes of the state of the work on entries.
+    """Changes of the state of entries: leases, attempts, dead letters.
 
     Args:
         store: Entries.
@@ -38,24 +38,24 @@ class JobLifecycle:
     # --- leases ---------------------------------------------------------------------------------
 
     def extend(self, entry: Entry, token: int, session: Hashable, now: int, *, shown: int) -> None:
-        """Renew the lease of an entry, which ends at ``token`` instead: a session asked for it.
+        """Lease renewal: move the end of a lease to ``token`` for a session.
 
-        ``shown``: the token that it has proved the lease with.
+        ``shown``: the token with which the session proved its lease.
         """
         store = self.store
         store.before_change(entry)
         uris = store.leases.extend(entry, token, session, shown=shown)
         store.work += ENTRY_WORK * len(uris)
-        # newer work on these URIs waits for the new end
+        # newer entries of these URIs are delayed until the new end
         for uri in uris:
             successor = store.find(uri)
             if successor is not None and successor.state == EntryState.DELAYED:
                 store.requeue(successor, now)
 
     def release(self, entry: Entry, now: int, *, delayed: bool = False) -> None:
-        """Give the lease of an entry back, attempts unchanged: the entry waits again, or is gone.
+        """Release a lease, attempts unchanged: the entry is requeued, or dropped.
 
-        ``delayed``: it has a new instant, which stands in the entry already.
+        ``delayed``: the entry has a new due time already.
         """
         if self._is_dropped(entry, now, LEASE_RETURNED):
             return
@@ -64,10 +64,9 @@ class JobLifecycle:
         self._wait_again(entry, until, now)
 
     def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool, is_last: bool) -> None:
-        """End a lease because the attempt failed: the entry waits again, is buried, or gone.
+        """End a lease because the attempt failed: the entry is requeued, buried or dropped.
 
-        ``delayed``: it has a new instant, which stands in the entry already. ``is_last``: it was
-        the last attempt.
+        ``delayed``: the entry has a new due time already. ``is_last``: it was the last attempt.
         """
         if entry.superseded or 0 < entry.expires <= now:
             self._journal.leases.failed_before_removal(entry, error, now)
@@ -86,7 +85,7 @@ class JobLifecycle:
             self._wait_again(entry, until, now)
 
     def run_out(self, entry: Entry, now: int) -> None:
-        """End a lost lease, a failed attempt: the entry waits again, is buried, or gone."""
+        """End an expired lease as a failed attempt: the entry is requeued, buried or dropped."""
         self.store.leases.lost += 1
         if self._is_dropped(entry, now, LEASE_LOST):
             return
@@ -101,9 +100,9 @@ class JobLifecycle:
         self._wait_again(entry, until, now)
 
     def attempts_max_of(self, entry: Entry) -> int:
-        """Return after how many failed attempts an entry is buried; 0: never.
+        """Return the number of failed attempts after which an entry is buried; 0: never.
 
-        It is the smaller bound: that of the domain, or else of the daemon, and that of its lease.
+        It is the smaller of two bounds: that of the domain (or the daemon), and that of its lease.
         """
         limit = entry.domain.limit
         bound = self._attempts_max if limit is None else limit.attempts or self._attempts_max
@@ -115,9 +114,9 @@ class JobLifecycle:
         return entry.journal and 0 < self.attempts_max_of(entry) <= entry.extra.attempts + 1
 
     def _is_dropped(self, entry: Entry, now: int, lease_end: int) -> bool:
-        """Drop an entry as its lease ends, if newer work took its URI or its life is over.
+        """Drop an entry at the end of its lease, if it is superseded or expired.
 
-        ``lease_end``: how the lease ends, see ``cmdlog.format.endings``; 0: the log says so.
+        ``lease_end``: how the lease ends, see ``cmdlog.format.endings``; 0: the log has it.
         """
         if entry.superseded:
             by_record = entry.job_id in self._journal.records.superseded
@@ -131,7 +130,7 @@ class JobLifecycle:
         return False
 
     def _stop_work(self, entry: Entry, now: int) -> int:
-        """End the lease of an entry, which may expire again; return when it would have ended."""
+        """End the lease of an entry, which may expire again; return the former end of the lease."""
         until = entry.leased_until
         self.store.end_work(entry, now)
         if entry.extra.attempts_max:
@@ -144,7 +143,7 @@ class JobLifecycle:
         extra = entry.own()
         end = end_of_lease(until, now, extra.attempts, entry.not_before)
         extra.attempts = end.attempts
-        # behind work, a URI may be put off anew from here
+        # after a lease, SETs may postpone a URI again
         extra.first_due = extra.due = end.first_due
         extra.leased = b""
         self.store.wait_again(entry, now, END_LEASE)
@@ -152,7 +151,7 @@ class JobLifecycle:
     # --- dead letters ---------------------------------------------------------------------------
 
     def bury(self, entry: Entry, reason: bytes, now: int) -> None:
-        """Make an entry a dead letter, which ends a lease; superseded or expired it is gone."""
+        """Bury an entry, and end its lease; a superseded or expired one is dropped."""
         state = entry.state
         self.store.before_change(entry)
         if state == EntryState.BURIED:
@@ -179,7 +178,7 @@ class JobLifecycle:
         entry.own().leased = b""
 
     def kick(self, entries: list[Entry], now: int) -> None:
-        """Make dead letters ready again, or delayed until their instant."""
+        """Requeue dead letters: they become ready, or delayed until their due time."""
         for entry in entries:
             self.store.before_change(entry)
             self.store.scheduler.unbury(entry)
@@ -193,6 +192,6 @@ class JobLifecycle:
             self.store.wait_again(entry, now, KICK)
 
     def _retext(self, entry: Entry, before: int) -> None:
-        """Count the memory of another reason or error of an entry."""
+        """Count the memory of a new reason or error of an entry."""
         if self.store.values is not None:
             self.store.values.retext(entry, before)

@@ -1,9 +1,9 @@
-"""Key filter (predicate): a range in byte order, or the keys that an expression matches.
+"""Key filter (predicate): a range in byte order, or the keys that a regular expression matches.
 
 Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
-bounded: compiling by a first try with little memory, matching by the size of the program, for at
-the worst RE2 takes time in proportion to that size times the length of the key. A match that may
-take long by that runs in a thread.
+bounded. Compiling is tried first with little memory. Matching is bounded by the size of the
+program: at the worst RE2 takes time in proportion to that size times the length of the key. A match
+that may take long runs in a thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode
 
 _TRIAL_MEMORY_BYTES = 64 * 1024
-"""Enough for a program of the instructions that are allowed; what needs far more is refused within
-8 ms."""
+"""Enough for the largest program that is allowed; larger ones are refused within 8 ms."""
 
 _BAD_BOUND = f"{ErrorCode.BAD_KEY} a bound has at most {KEY_BYTES_MAX} bytes"
 _TOO_LONG = f"{ErrorCode.BAD_REGEX} an expression has at most {EXPRESSION_BYTES_MAX} bytes"
@@ -46,10 +45,10 @@ class KeyFilter:
     """The keys from ``start`` up to ``stop`` that the expression, if there is one, matches.
 
     Args:
-        start: The first key that may be meant.
-        stop: The first one behind that is not; None: there is no upper end.
-        expression: As asked for; None: all keys of the range.
-        pattern: It, compiled.
+        start: Lower bound, included.
+        stop: Upper bound, excluded; None: no bound.
+        expression: Source of the expression; None: all keys of the range.
+        pattern: The compiled expression.
     """
 
     __slots__ = ("_pattern", "expression", "instructions", "start", "stop")
@@ -66,34 +65,34 @@ class KeyFilter:
         self.expression = expression
         self._pattern = pattern
         self.instructions: int = 0 if pattern is None else pattern.programsize
-        """Size of the expression's program: the cost of a match for each byte of a key."""
+        """Size of the compiled program: cost of a match per byte of a key."""
 
     def matches(self, key: bytes) -> bool:
-        """Whether a key is meant."""
+        """Whether the filter contains a key."""
         if key < self.start or (self.stop is not None and key >= self.stop):
             return False
         return self._pattern is None or self._pattern.search(key) is not None
 
     def matches_inside(self, key: bytes) -> bool:
-        """Whether a key is meant that is known to stand between ``start`` and ``stop``."""
+        """Whether the filter contains a key between ``start`` and ``stop``."""
         return self._pattern is None or self._pattern.search(key) is not None
 
     def takes_long(self, key: bytes) -> bool:
-        """Whether to match a key may take over a millisecond: it is left to a thread."""
+        """Whether matching a key may take over a millisecond: a thread does it."""
         return self.instructions * len(key) > LONG_MATCH_WORK
 
     def after(self, key: bytes) -> KeyFilter:
-        """Return what is left of this behind a key."""
+        """Return the filter for the keys after ``key``."""
         start = max(self.start, key + b"\0")
         return KeyFilter(start, self.stop, self.expression, self._pattern)
 
 
 class LongMatches:
-    """Keys to be held against an expression in a thread, because that may take long.
+    """Keys to match with an expression in a thread, because that may take long.
 
     Args:
-        key_filter: With the expression.
-        keys: Between its bounds.
+        key_filter: Filter with the expression.
+        keys: Keys between its bounds.
     """
 
     __slots__ = ("_filter", "_keys", "found")
@@ -102,10 +101,10 @@ class LongMatches:
         self._filter = key_filter
         self._keys = keys
         self.found: dict[bytes, bool] = {}
-        """For each key whether it matches; empty before ``run``."""
+        """Key to whether it matches; empty before ``run``."""
 
     def run(self) -> None:
-        """Match; any thread may call it, and RE2 lets others go on meanwhile."""
+        """Match the keys; any thread may call it, and RE2 releases the GIL."""
         matches = self._filter.matches_inside
         self.found.update((key, matches(key)) for key in self._keys)
 
@@ -143,7 +142,7 @@ def expression_filter(expression: bytes) -> KeyFilter | str:
 
 
 def re2_options(memory_bytes: int) -> Any:
-    """Return how expressions are read here: bytes are Latin-1, and RE2 may take so much memory."""
+    """Return the options of RE2: bytes are Latin-1, with a bound on its memory."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
@@ -153,16 +152,16 @@ def re2_options(memory_bytes: int) -> Any:
 
 
 def prefix_stop(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with ``prefix``; None: there is none."""
+    """Return the smallest key greater than all keys with this prefix; None: there is none."""
     prefix = prefix.rstrip(b"\xff")
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
 
 
 def literal_prefix(expression: bytes) -> bytes:
-    """Return what every key begins with that a valid expression matches; empty: nothing is known.
+    """Return a prefix of every key that a valid expression matches; empty: none is known.
 
-    Known is only what stands behind ``^`` or ``\\A`` at the very start, before the first character
-    that is not itself, and where no other branch begins at the outermost level.
+    It is the literal text after ``^`` or ``\\A`` at the very start, up to the first character with
+    a special meaning. There must be no other branch at the outermost level.
     """
     if expression.startswith(b"^"):
         at = 1
@@ -188,7 +187,7 @@ def literal_prefix(expression: bytes) -> bytes:
 
 
 def _has_branches(expression: bytes, at: int) -> bool:
-    """Whether, from ``at`` on, a ``|`` stands outside all parentheses, or might."""
+    """Whether, from ``at`` on, a ``|`` is outside all parentheses, or might be."""
     depth = 0
     end = len(expression)
     while at < end:
@@ -210,7 +209,7 @@ def _has_branches(expression: bytes, at: int) -> bool:
 
 
 def _class_end(expression: bytes, at: int) -> int:
-    """Return where the ``]`` stands that ends the class which begins at ``at``."""
+    """Return the offset of the ``]`` that ends the class which begins at ``at``."""
     at += 1
     if expression[at : at + 1] == b"^":
         at += 1

@@ -1,7 +1,7 @@
-"""Store: the tables of entries and the write-ahead log, kept in step. Pure.
+"""Store: tables of entries, updated together with the write-ahead log. Pure.
 
-The handlers decide what a request does. The store carries out what that means for the keys, queue,
-expiry, lock and value of an entry. Time is an argument.
+A handler decides what a request does. The store updates keys, queues, expiry, locks and values.
+Time is an argument.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _pack_instant = _INSTANT.pack
 
 
 class ExpiryQueue:
-    """Primary keys by expiry: u64 and key. Leased entries stand here only after their lease.
+    """Primary keys by expiry: u64 and key. A leased entry is added after its lease.
 
     n is the number of items; every operation is O(log n) unless it says otherwise.
     """
@@ -93,7 +93,7 @@ _QUEUED = (EntryState.READY, _DELAYED)
 
 
 class EntryCounts(NamedTuple):
-    """Numbers of entries by state; ``plain`` of plain ones that are neither leased nor buried."""
+    """Numbers of entries by state. ``plain`` counts plain entries neither leased nor buried."""
 
     entries: int
     due: int
@@ -104,13 +104,13 @@ class EntryCounts(NamedTuple):
 
 
 class Store:
-    """Entries, with all that leads to them.
+    """Entries and all indexes of them.
 
     Args:
         journal: Write-ahead log.
-        tombstones: Empty, with its bounds.
-        values: Empty, with its limit; None: there is no limit, all values stay in memory.
-        limits: Empty, with the default; None: no domain has a limit unless it is set.
+        tombstones: Empty table, with its bounds.
+        values: Empty table, with its bound; None: all values are in memory.
+        limits: Empty table, with the default; None: no domain has a limit unless it is set.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Store:
         self.tombstones = tombstones
         self.values = values
         self.signals = Signals()
-        """To the tasks of the shell."""
+        """Wake-ups of the daemon's tasks."""
         self.keys = KeyTable(self.signals)
         self.find = self.keys.get
         """Return the entry under any of its keys. O(1)."""
@@ -136,14 +136,14 @@ class Store:
         self.expiry = ExpiryQueue()
         self.locks = Locks()
         self.locked = self.locks.by_key
-        """Empty, where nothing is locked: the cheapest way to find out."""
+        """Empty if nothing is locked: the cheapest check."""
         self.changes = ChangeSet(self.signals)
-        """Keys that came, went or have a new value, noted while somebody listens."""
+        """Keys added, removed or with a new value; recorded only while somebody is subscribed."""
         self.capture: LiveCapture | None = None
-        """Takes the live entries of a snapshot that is being written; None: none is."""
+        """Capture of the live entries for the snapshot in progress; None: no snapshot."""
         self.entries = 0
         self.work = 0
-        """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
+        """Work done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry once, in no particular order."""
@@ -153,7 +153,7 @@ class Store:
         """Return how many entries there are by state. O(1)."""
         scheduler, leases = self.scheduler, self.leases
         plain = scheduler.plain
-        # ready are the journal entries that are nowhere else
+        # ready entries: journal entries in no other state
         buried = scheduler.buried - plain.buried
         leased = leases.count - leases.plain_count
         due = self.entries - plain.entries - scheduler.delayed - buried - leased
@@ -169,7 +169,7 @@ class Store:
     # --- snapshots ------------------------------------------------------------------------------
 
     def begin_capture(self, next_segment: int) -> LiveCapture:
-        """Capture the live entries as they stand now, of a log that goes on in that segment."""
+        """Begin a capture of the current live entries; the log continues in ``next_segment``."""
         records = self.journal.records
         capture = LiveCapture(
             self.keys, records.amended, records.trimmed, records.superseded, next_segment
@@ -178,18 +178,18 @@ class Store:
         return capture
 
     def end_capture(self) -> None:
-        """Nothing is captured any more."""
+        """End the capture."""
         self.capture = self.journal.records.capture = None
 
     def before_change(self, entry: Entry) -> None:
-        """Note that what the log says of an entry is about to change.
+        """Capture an entry before the log's state of it changes.
 
-        Where a lease begins, or the record of the entry goes, the journal does it by itself.
+        The journal does this itself when a lease begins and when the record of an entry is removed.
         """
         if self.capture is not None:
             self.capture.take(entry)
 
-    # --- coming and going -----------------------------------------------------------------------
+    # --- insert and remove ----------------------------------------------------------------------
 
     def insert(self, entry: Entry, now: int) -> None:
         """Put a new entry under its keys and into its indexes."""
@@ -215,9 +215,9 @@ class Store:
             scheduler.enqueue(entry, 0, now, INSERT)
 
     def insert_new(self, entries: list[Entry], now: int) -> None:
-        """Bulk insert: put entries into their indexes that stand under their keys already.
+        """Bulk insert: add entries that have their keys in the table to the other indexes.
 
-        They have no links and do not expire. The caller has noted the changes of their keys.
+        The entries have no links and do not expire. The caller has noted the changes of their keys.
         """
         if self.values is not None:
             for entry in entries:
@@ -241,9 +241,9 @@ class Store:
         self.scheduler.enqueue_new(waiting, now)
 
     def remove(self, entry: Entry, now: int, *, popped: bool = False) -> None:
-        """Take an entry out of everything; other work on its URI may begin.
+        """Remove an entry from all indexes; the next entry of its URI may be leased.
 
-        ``popped``: it is out of its queue already.
+        ``popped``: the entry was dequeued before.
         """
         extra, state = entry.extra, entry.state
         if extra.links:
@@ -271,10 +271,10 @@ class Store:
         self.scheduler.leave(entry.domain)
 
     def remove_replaced(self, replaced: list[tuple[Entry, int]], now: int) -> None:
-        """Bulk removal of waiting entries, each by a SET with this timestamp that took its URI.
+        """Bulk removal of waiting entries, each replaced by a SET with this timestamp on its URI.
 
-        They have no links and are not locked. Their records have been removed from the log already,
-        and the changes of their keys are noted.
+        The entries have no links and are not locked. The caller has removed their records from the
+        log and noted the changes of their keys.
         """
         scheduler, keys = self.scheduler, self.keys
         tombstones: list[tuple[bytes, int, int]] = []
@@ -292,17 +292,17 @@ class Store:
         self.entries -= len(replaced)
 
     def put_key(self, key: bytes, entry: Entry) -> None:
-        """Let an entry that is there already stand under one more key. O(1)."""
+        """Add a key to an entry. O(1)."""
         self.note_key(key)
         self.keys.put(key, entry)
 
     def drop_key(self, key: bytes, entry: Entry) -> None:
-        """Let a key lead to this entry no more. O(1)."""
+        """Remove a key from an entry. O(1)."""
         self.note_key(key)
         self.keys.pop(key, entry)
 
     def note_value(self, entry: Entry) -> None:
-        """The value of an entry is set: listeners of its keys get a notification."""
+        """Notify subscribers of the keys of an entry: it has a new value."""
         if self.changes.wanted:
             for key in entry.all_keys():
                 if not entry.superseded or self.find(key) is entry:
@@ -315,7 +315,7 @@ class Store:
             self.changes.note(key, None if standing is None else standing.key)
 
     def replace_by_uri(self, entry: Entry, timestamp: int, now: int, how: int) -> None:
-        """A SET with this timestamp took the URI of a waiting entry: it is gone."""
+        """Remove a waiting entry whose URI was taken by a SET with this timestamp."""
         self.remove(entry, now)
         self.tombstones.put_for(entry, timestamp, now)
         self.journal.completed(entry, timestamp, now, how)
@@ -323,7 +323,7 @@ class Store:
     # --- queues and locks -----------------------------------------------------------------------
 
     def enqueue(self, entry: Entry, now: int, cause: Cause) -> None:
-        """Let a journal entry wait, which is in no queue: it is ready or delayed."""
+        """Enqueue a journal entry that is in no queue, as ready or delayed."""
         blocked_until = 0
         if entry.uri is not None:
             leased = self.leased_uris.get(entry.uri)
@@ -336,32 +336,32 @@ class Store:
         self.scheduler.enqueue(entry, blocked_until, now, cause)
 
     def requeue(self, entry: Entry, now: int) -> None:
-        """Let a waiting entry wait anew: something that it waits for has changed. O(log n)."""
+        """Enqueue a waiting entry again: the lock or lease that delays it changed. O(log n)."""
         self.scheduler.dequeue(entry)
         self.enqueue(entry, now, REQUEUE)
 
     def wait_again(self, entry: Entry, now: int, cause: Cause) -> None:
-        """Let an entry wait that is in no queue any more; a plain one is just there."""
+        """Enqueue an entry that is in no queue; a plain entry has none and becomes PLAIN."""
         if entry.journal:
             self.enqueue(entry, now, cause)
         else:
             entry.move_to(_PLAIN, cause)
 
     def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
-        """Lock an entry, which NEXT leaves out until then. O(log n)."""
+        """Lock an entry: NEXT skips it until the instant ``until``. O(log n)."""
         self.locks.put(entry.key, owner, until, now)
         self.signals.wake_at(until)
         if entry.state in _QUEUED:
             self.requeue(entry, now)
 
     def unlock(self, entry: Entry, now: int) -> None:
-        """End the lock of an entry. O(log n)."""
+        """Release the lock of an entry. O(log n)."""
         self.locks.discard(entry.key)
         if entry.state == _DELAYED:
             self.requeue(entry, now)
 
     def unlock_all(self, owner: Hashable, now: int) -> bool:
-        """End all locks of a session; whether there were any. O(log n) for each."""
+        """Release all locks of a session; return whether there were any. O(log n) for each."""
         keys = self.locks.keys_of(owner)
         self.work += UNLOCK_WORK * len(keys)
         for key in keys:
@@ -373,9 +373,9 @@ class Store:
     # --- reading --------------------------------------------------------------------------------
 
     def pair(self, entry: Entry, key: bytes, flags: int, now: int) -> Pair:
-        """Return the pair of an entry under one of its keys, with what the flags ask for.
+        """Return the pair of an entry under one of its keys, with the fields in the flags.
 
-        With DATA its value is in memory: handlers ask ``Entry.is_missing`` before.
+        With DATA the value must be in memory: handlers check ``Entry.is_missing`` first.
         """
         value = entry.value if flags & _DATA else b""
         assert not isinstance(value, Cold), "who needs a value asks whether it is missing"
@@ -389,10 +389,10 @@ class Store:
         return Pair(key, entry.facts[VALUE_TYPE_AT], value, second_key, meta)
 
     def pairs(self, entries: list[Entry], flags: int, now: int) -> list[Pair]:
-        """Return the pairs of entries under their primary keys; none is superseded."""
+        """Return the pairs of entries under their primary keys. No entry is superseded."""
         if flags & _META or not flags & _DATA:
             return [self.pair(entry, entry.key, flags, now) for entry in entries]
-        # as ``pair``, without a call for each (tests.bench.bench_instructions)
+        # same as ``pair``, without a call for each (tests.bench.bench_instructions)
         pairs = []
         for entry in entries:
             value = entry.value
@@ -401,12 +401,12 @@ class Store:
         return pairs
 
     def pair_reply(self, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
-        """Return the reply that is one pair."""
+        """Return a reply with one pair."""
         has_two = entry.uri is not None or key != entry.key
         return Reply(flags=_TWO_KEYS if has_two else 0, pairs=[self.pair(entry, key, flags, now)])
 
     def access(self, entry: Entry, now: int) -> None:
-        """Note that an entry is read. O(1)."""
+        """Record that an entry was read. O(1)."""
         extra = entry.extra
         if extra is NOTHING:
             extra = entry.own_times()
@@ -415,7 +415,7 @@ class Store:
             self.values.touch(entry)
 
     def set_value(self, entry: Entry, value: bytes | Cold) -> None:
-        """Let an entry have another value. O(1)."""
+        """Replace the value of an entry. O(1)."""
         self.before_change(entry)
         if self.values is None:
             entry.value = value
@@ -425,23 +425,23 @@ class Store:
     # --- leases and expiry ----------------------------------------------------------------------
 
     def dequeue(self, entry: Entry) -> None:
-        """Take an entry out of its queue, if it is in one, to be leased by its key."""
+        """Remove an entry from its queue, if it is in one, before it is leased by its key."""
         if entry.state in _QUEUED:
             self.scheduler.dequeue(entry)
 
     def begin_work(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
-        """Lease entries, which are in no queue, until ``token``, to a session that reads them."""
+        """Lease entries, which are in no queue, until ``token`` to a session."""
         self.leases.begin(entries, token, session, now)
         if self.values is not None:
             for entry in entries:
                 self.values.touch(entry)
         for entry in entries:
             if entry.extra.expires:
-                # it does not expire while somebody works on it
+                # an entry does not expire while it is leased
                 self.expiry.remove(entry.extra.expires, entry.key)
 
     def end_work(self, entry: Entry, now: int) -> None:
-        """End a lease; what comes of the entry is up to the caller."""
+        """Release the lease. The caller requeues, buries or removes the entry."""
         if self.capture is not None:
             self.capture.take(entry)
         uris = self.leases.end(entry)
@@ -453,15 +453,15 @@ class Store:
                 self.requeue(successor, now)
 
     def watch_expiry(self, entry: Entry) -> None:
-        """Let an entry that nobody works on go when its life is over."""
+        """Add an entry, which is not leased, to the expiry queue."""
         self.expiry.add(entry.expires, entry.key)
         self.signals.wake_at(entry.expires)
 
     def move_expiry(self, entry: Entry, asked: int | None, now: int) -> bool:
-        """Let an entry that is read expire when ``asked`` says, 0: never; None: as its ttl says.
+        """Set the expiry of an entry on a read: ``asked`` (0: never), or by its ttl if None.
 
         Returns:
-            Whether its expiry has moved: the caller records that, together with a lease.
+            Whether the expiry changed. The caller writes it to the log, together with a lease.
         """
         extra = entry.extra
         expires = extra.expires
@@ -475,7 +475,7 @@ class Store:
         return True
 
     def set_expiry(self, entry: Entry, expires: int) -> None:
-        """Change when an entry expires; 0: never."""
+        """Set the instant at which an entry expires; 0: never."""
         self.before_change(entry)
         leased = entry.state == _LEASED
         if entry.expires and not leased:

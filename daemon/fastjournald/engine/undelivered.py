@@ -1,9 +1,8 @@
 """Undelivered replies: release their leases, and restore entries that NEXT popped. Pure.
 
-A connection may end between the instant at which work is leased and the one at which its reply goes
-to the system: while a sync runs, or behind replies that the client does not read. Nobody has seen
-that work then. It waits again as if it had not been leased, attempts unchanged, and the log says
-so.
+A connection may end after an entry is leased and before the reply is passed to the system: during a
+sync, or with replies that the client does not read. No worker has seen the entry then. It is
+requeued as if it had not been leased, attempts unchanged, and the log has that.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ class DeliveringReply(bytes):
 def release_undelivered(
     jobs: JobLifecycle, deliveries: list[DeliveredJobs], number_max: int, now: int
 ) -> list[DeliveredJobs]:
-    """Let work wait again that no client has seen.
+    """Release undelivered leases and restore popped entries.
 
     Args:
         jobs: Lifecycle of the leased entries.
-        deliveries: In any order; what ended or changed hands meanwhile stays as it is.
-        number_max: Most entries in one go.
-        now: The present.
+        deliveries: In any order; entries whose lease has ended or changed since stay unchanged.
+        number_max: Most entries per call.
+        now: Present instant.
 
     Returns:
-        Those that are left to do.
+        The rest.
     """
     store = jobs.store
     left: list[DeliveredJobs] = []
@@ -60,7 +59,7 @@ def _release(jobs: JobLifecycle, entry: Entry, token: int, now: int) -> None:
 
 
 def _restore(store: Store, entry: Entry, now: int) -> None:
-    """Let a popped entry stand again, unless it was set or deleted anew, or its life is over."""
+    """Restore a popped entry, unless its key was set or deleted again, or it has expired."""
     deleted = store.tombstones.get(entry.key, now)
     if (
         (deleted is not None and deleted > entry.timestamp)

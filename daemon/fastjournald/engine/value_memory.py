@@ -1,7 +1,4 @@
-"""Memory for values: eviction to the log, cache fill from there, and prefetch. Pure.
-
-Prefetch (read-ahead): evicted values that requests will need soon, read together. Pure.
-"""
+"""Memory for values: eviction, cache fill from the log, and prefetch (read-ahead). Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ def memory_bytes(store: Store) -> int:
 
 
 def evict_values(store: Store, durable_at: int, number_max: int) -> bool:
-    """Let values leave memory while it holds more than the limit. O(number).
+    """Evict values while memory exceeds the limit. O(number).
 
     Args:
         store: Store of the entries.
-        durable_at: The position in the log up to which it is durable.
-        number_max: Most values in one go.
+        durable_at: Position in the log up to which it is durable.
+        number_max: Most values per call.
 
     Returns:
         Whether there may be more to do.
@@ -38,16 +35,16 @@ def evict_values(store: Store, durable_at: int, number_max: int) -> bool:
 
 
 def fill_value(
-    store: Store, entry: Entry, job_id: bytes, value: bytes, *, first_to_leave: bool = False
+    store: Store, entry: Entry, job_id: bytes, value: bytes, *, evict_first: bool = False
 ) -> None:
-    """Put a value into memory that was on disk only, unless the entry has changed. O(1).
+    """Fill the cache with a value read from disk, unless the entry has changed. O(1).
 
     Args:
         store: Store of the entries.
-        entry: The one whose it was when the reading began.
+        entry: Entry of the value when the read began.
         job_id: Job id of the record that was read.
-        value: As it stands in the record.
-        first_to_leave: Nobody accessed it: it was needed for another reason.
+        value: The value in the record.
+        evict_first: Insert it at the cold end of the LRU list: no client used it.
     """
     values = store.values
     if (
@@ -62,7 +59,7 @@ def fill_value(
     if kept is not None:
         value = value[:kept].ljust(size, b"\0")
     assert len(value) == size
-    values.warm_up(entry, value, first_to_leave=first_to_leave)
+    values.warm_up(entry, value, evict_first=evict_first)
 
 
 def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Missing:

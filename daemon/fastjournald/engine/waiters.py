@@ -13,10 +13,10 @@ from fastjournald.tables.domain import NEVER, NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360
-"""Memory of a waiting request, besides the name of its domain and its value."""
+"""Memory of a waiting request, without the name of its domain and its value."""
 
 VALUE_BYTES = 48
-"""Memory of the value of a waiting request, besides its bytes."""
+"""Memory of the value of a waiting request, without its bytes."""
 
 DOMAIN_BYTES = 620
 """Memory of a domain that requests wait for."""
@@ -38,12 +38,11 @@ def _bytes_of(request: Request) -> int:
 
 
 class Waiters:
-    """Waiting requests, by domain, in the order of asking.
+    """Waiting requests, by domain, in the order of their arrival.
 
     Args:
-        newly_ready: Where domains are noted that have something ready; switched on and off as
-            requests begin and end to wait.
-        signals: Told of deadlines.
+        newly_ready: Queue of newly ready domains; switched on while requests wait.
+        signals: Receives deadlines.
     """
 
     __slots__ = (
@@ -76,7 +75,7 @@ class Waiters:
             yield session, len(serials)
 
     def add(self, session: Hashable, request: Request, deadline: int) -> None:
-        """Let a request wait. O(log n)."""
+        """Add a waiting request. O(log n)."""
         self.bytes = self.bytes_with(request)
         self._newly_ready.wanted = True
         self._serial += 1
@@ -89,7 +88,7 @@ class Waiters:
             self._signals.bits |= TIMER
 
     def remove(self, waiter: Waiter) -> None:
-        """The request was answered, or nobody is there any more. O(log n)."""
+        """Remove a request that was answered, or whose client has disconnected. O(log n)."""
         serial, domain = waiter.serial, waiter.request.key
         del self._by_serial[serial]
         self.bytes -= _bytes_of(waiter.request)
@@ -135,7 +134,7 @@ class Waiters:
         return overdue
 
     def move_deadlines(self, step_us: int) -> None:
-        """Let all waits that end by time be over by so much later. O(n log n)."""
+        """Move the ends of all waits by a step of the clock. O(n log n)."""
         deadlines = []
         for waiter in self._by_serial.values():
             if waiter.deadline != NEVER:

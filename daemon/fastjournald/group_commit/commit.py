@@ -1,27 +1,24 @@
 """Group commit: a commit leader does one write and one sync for all sessions that wait.
 
-The first session that waits is the commit leader: it lets every other session that has work at this
-moment go first (one checkpoint), then writes and syncs what all of them appended; the others park
-until it is done. While the disk is fast a sync runs in the event loop, on a slower disk in a
-thread (``SyncEstimate``, ``SyncThread``). Meanwhile the next requests are received, handled and
-appended, and written where somebody waits for that. Bytes that were written after a sync began need
-the next one to be durable.
+The first session that waits is the commit leader. It yields once (one checkpoint), so that all
+other sessions with work run first. Then it writes and syncs everything that was appended; the
+others park until it is done. On a fast disk a sync runs in the event loop, on a slower disk in a
+thread (``SyncEstimate``, ``SyncThread``). During that sync the next requests are received, handled
+and appended, and written if a session waits for it. Bytes that were written after a sync began need
+the next sync.
 
-Clients that each wait for a reply come back right after the sync that they waited for. So after a
-sync in the thread a leader waits until as much was appended as that sync made durable, or for a
-part of the time of a sync: otherwise the few that came during it have the next sync to themselves,
-and everybody else waits for two.
+Clients that wait for each reply send again right after the sync. So after a sync in the thread a
+leader waits until as much was appended as that sync made durable, or for a part of the duration of
+a sync: otherwise the few requests that arrived during the sync use the next sync alone, and all
+others wait for two.
 
-After the first failure the log is dead: the leader and all that wait get the same error, which ends
-the daemon, and no client gets OK.
+After the first failure the log is dead: the leader and all waiting sessions get the same error. It
+ends the daemon, and no client gets OK.
 
-Sync thread: one persistent thread that carries out the fdatasyncs of a slow disk.
-
-A thread pool takes locks, limiters and a task switch for each call, more than a fast fdatasync
-takes. This thread waits at a queue, and wakes the event loop by an eventfd.
-
-It starts with ``start``, at the latest at the first call, and ends with ``close``; the next call
-starts another one.
+``SyncThread`` is one persistent thread for the fdatasyncs of a slow disk. A thread pool needs
+locks, limiters and a task switch for each call, which take longer than a fast fdatasync. This
+thread waits on a queue, and wakes the event loop by an eventfd. It starts with ``start``, at the
+latest with the first call, and ends with ``close``; the next call starts another one.
 """
 
 from __future__ import annotations
@@ -199,12 +196,13 @@ class GroupCommit:
         self._thread = SyncThread()
         self._led = False
         self._writable = False
-        """Whether others may write although somebody leads: he waits for a sync in the thread."""
+        """Whether others may write although there is a leader: it waits for a sync in the
+        thread."""
         self._writing = False
         """Whether one of them is about to."""
         self._others = trio.lowlevel.ParkingLot()
         self._claimants = trio.lowlevel.ParkingLot()
-        """Tasks that wait for ``exclusive``, in order; the lead goes to them before all others."""
+        """Tasks that wait for ``exclusive``, in order; they lead before all others."""
         self._expected = 0
         """Appended bytes once the clients of the last batch are back."""
         self._gather_until = 0.0
@@ -325,7 +323,7 @@ class GroupCommit:
 
     def _end_leading(self) -> None:
         if self._claimants:
-            # nobody may lead before it runs: the commit stays led
+            # no other task may lead before it runs: the commit stays led
             self._claimants.unpark()
         else:
             self._led = False
@@ -333,7 +331,7 @@ class GroupCommit:
             self._others.unpark_all()
 
     async def _gather(self) -> None:
-        """Let all sessions that have work go first, and those that the last sync released."""
+        """Yield to all sessions that have work, and to those released by the last sync."""
         await trio.lowlevel.checkpoint()
         writer, turns = self.writer, 1
         while (

@@ -130,7 +130,7 @@ class ClientTimeouts:
 
 
 POLLS = True
-"""Whether one task serves all plain connections, and not a task each. Tests look at both."""
+"""Whether one task serves all plain connections, instead of a task each. Tests cover both."""
 
 
 class Connections:

@@ -32,12 +32,12 @@ from fastjournald.config.options import Config
 from fastjournald.engine.authorization import RIGHTS, Grant, Grants
 
 TOKEN_BYTES_MIN = 16
-"""Length of a token that stands there itself; a hash says nothing of the length."""
+"""Shortest plain token in the file; the length of a hashed token is unknown."""
 
 PREFIXES_MAX = 1000
 
 RISKY = ("listen", "tls_cert", "tls_key", "tls_client_ca", "auth_tokens", "insecure")
-"""Options that ``risks`` looks at."""
+"""Options that ``risks`` examines."""
 
 
 class _Token(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,10 +62,10 @@ class Security(NamedTuple):
 
 
 def load_security(config: Config) -> Security:
-    """Read what the options name.
+    """Read the files named by the options.
 
     Raises:
-        ConfigError: A file cannot be used; no secret stands in the message.
+        ConfigError: A file cannot be used; the message contains no secret.
     """
     return Security(
         load_tls(config) if config.tls_cert else None,

@@ -152,7 +152,7 @@ def keep_alive(stream: trio.SocketStream) -> None:
 
 
 def is_unix(stream: trio.SocketStream) -> bool:
-    """Whether it came by a unix socket."""
+    """Whether it is of a unix socket."""
     return bool(stream.socket.family == socket.AF_UNIX)
 
 

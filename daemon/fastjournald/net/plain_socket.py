@@ -121,7 +121,7 @@ class PlainSocket(trio.abc.HalfCloseableStream):
                 return self.socket.recv(max_bytes)
 
     async def send_eof(self) -> None:
-        """Tell the client that it has all; go on receiving."""
+        """Close the sending side, so that the client sees the end; receiving goes on."""
         await trio.lowlevel.checkpoint()
         with _translating():
             self.socket.shutdown(socket.SHUT_WR)

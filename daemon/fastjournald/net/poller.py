@@ -2,21 +2,21 @@
 
 Each round is the write path, and all of it, without a switch between tasks:
 
-    epoll (which sockets have something) -> receive -> session (bytes to requests; the engine
+    epoll (which sockets are readable) -> receive -> session (bytes to requests; the engine
     applies them and appends records) -> one commit for all of them -> send
 
 The turn budget (``admission``) bounds which sessions are served in a round, and how much of each:
 a session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
 handle, and their replies wait for the next commit.
 
-``PolledTransport`` carries out at once the steps that nearly every request takes: receive, handle,
-wait for the commit that all share, send, and wait for a turn. Where a session waits for something
-else, or its client takes no more, a task carries that out with the step runner of the stream
-transport, until the session listens to the client again.
+``PolledTransport`` carries out at once the steps of nearly every request: receive, handle, wait for
+the shared commit, send, and wait for a turn. If a session waits for something else, or its client
+does not read, a task carries that out with the step runner of the stream transport, until the
+session receives again.
 
-The sockets are registered level-triggered: the system reports a socket again until nothing is left
-in it, whatever a receive returned. A connection that waits for something else while its client
-sends is unregistered until it listens again; a client that waits for its replies never costs that.
+The sockets are registered level-triggered: the system reports a socket again until all its bytes
+were received. A connection that waits for something else while its client sends is unregistered
+until it receives again; a client that waits for its replies never needs that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOG = logging.getLogger("fastjournald")
 
 EVENTS_A_ROUND = 512
 """Sockets that are received from in one round: about 2 ms. Events of others stay with the system,
-in the order in which they came."""
+in the order of their arrival."""
 
 ALONE_PIECES = 32
 """Pieces of work, mostly batches of requests, after which a client has the daemon to itself, where
@@ -236,7 +236,7 @@ class Poller:
                     client.handle_left()
 
     def _send_settled(self) -> None:
-        # a client that came while a thread synced, and is not settled so far, asks again
+        # a client that connected while a thread synced, and is not settled yet, asks again
         unsettled, self._unsettled = self._unsettled, []
         settled = self._commit.writer.settled
         for client in unsettled:

@@ -51,7 +51,7 @@ from fastjournald.tables.value_cache import Unreadable
 LOG = logging.getLogger("fastjournald")
 
 STOP_SECONDS = 0.25
-"""How long a stopping daemon goes on taking requests that are on their way already."""
+"""Time in which a stopping daemon still accepts requests that are arriving."""
 
 
 class Fetch(Protocol):
@@ -231,7 +231,7 @@ class StepRunner:
             await self._send_settled()
 
     async def _send_settled(self) -> None:
-        """Send what is settled by now."""
+        """Send the settled replies."""
         session, writer = self.session, self.runtime.writer
         await self._begin_sending()
         try:
@@ -334,7 +334,7 @@ class StreamTransport:
             self.session.receive_data(data)
 
     async def refuse(self, *, silently: bool) -> None:
-        """Close the connection, because there are too many; unless ``silently``, say so."""
+        """Close a connection over the limit; unless ``silently``, send an error reply."""
         try:
             if not silently:
                 with trio.move_on_after(LINGER_SECONDS):

@@ -60,7 +60,7 @@ class _Ciphertext(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data = await self._stream.receive_some(max_bytes)
         if self.steps is not None:
-            # with what has come TLS does a step, before anybody else goes on
+            # TLS does a step with the received bytes, before any other task continues
             async with self.steps:
                 await trio.lowlevel.checkpoint()
         return data
@@ -121,7 +121,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         return await (self._socket if self._ended else self._tls).receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """Tell the client, by TLS, that it has all; go on receiving."""
+        """Send the TLS close notification, so that the client sees the end; receiving goes on."""
         if not self._ended:
             self._ended = True
             with trio.move_on_after(GOODBYE_SECONDS):

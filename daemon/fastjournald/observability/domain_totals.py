@@ -1,9 +1,9 @@
 """Totals over all domains for pages and metrics, computed in time slices and shared.
 
-A walk over all domains takes time in proportion to their number. It yields to other clients every
-2 ms (``TimeSlices``), and requests of many browsers and scrapes share one walk: it is repeated no
-sooner than so many times its own duration (``SharedTotals``). So its part of the event loop has a
-bound, whatever the number of domains and of requests is.
+A walk over all domains takes time in proportion to their number. It yields to other clients every 2
+ms (``TimeSlices``), and requests of many browsers and scrapers share one walk. It is repeated only
+after a multiple of its own duration (``SharedTotals``). So its share of the event loop is bounded,
+for any number of domains and requests.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def _unauthorized(*headers: tuple[bytes, bytes]) -> HttpResponse:
 
 
 def token_of(field: bytes) -> bytes | None:
-    """Return the password of the header field Authorization, whatever the user name is."""
+    """Return the password in the header field Authorization, with any user name."""
     scheme, _, coded = field.partition(b" ")
     if scheme.lower() != b"basic" or len(coded) > 2 * AUTH_TOKEN_BYTES_MAX:
         return None

@@ -59,7 +59,7 @@ async def overview(context: Context, now: int, slices: TimeSlices) -> Overview:
 
 
 async def rows(context: Context, names: list[bytes], now: int) -> list[dict[str, object]]:
-    """Return a row of a table of domains for each name: what STATS tells, and its name."""
+    """Return a row for each domain: its figures of STATS, and its name."""
     made, slices = [], TimeSlices()
     for name in names:
         made.append({"name": name, **about_domain(context, name, now)})

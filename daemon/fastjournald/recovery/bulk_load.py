@@ -54,12 +54,12 @@ class _Queue(NamedTuple):
 
 
 def load_store(store: Store, state: ReplayState, now: int) -> None:
-    """Take over what is live in a log. O(n log n).
+    """Load the live entries of a log. O(n log n).
 
     Args:
-        store: Empty, but for its pauses.
-        state: Behind the last record. Its jobs and keys are used up.
-        now: The present.
+        store: Empty, except its pauses.
+        state: State after the last record. Its jobs and keys are consumed.
+        now: Present instant.
     """
     taken = {key: job.key for key, job in state.superseded.items() if job.token}
     state.superseded.clear()
@@ -89,7 +89,7 @@ class _Loading:
         """The part that entries of one run keep of their job ids."""
 
     def load(self, jobs: list[ReplayedEntry]) -> None:
-        """Make entries of jobs, the last of which goes first, and put them under their keys."""
+        """Make entries of jobs, the last of which is first, and add them under their keys."""
         keys = self._store.keys
         self._store.entries += len(jobs)
         keys.begin_load()
@@ -147,7 +147,7 @@ class _Loading:
                 continue
             store.keys.add(entry)
             if store.values is not None:
-                # in the order of the log, in which they are evicted
+                # in the order of the log, which is the order of eviction
                 store.values.add(entry)
 
     def _states_of(
@@ -296,7 +296,7 @@ def _leased(job: ReplayedEntry) -> bytes:
 
 
 def _tell_journal(journal: Journal, state: ReplayState, job: ReplayedEntry, entry: Entry) -> None:
-    """Tell the journal what is not said by the record of a job."""
+    """Pass the facts to the journal that are not in the record of a job itself."""
     more, job_id = job.more, job.job_id
     if more.amended or job.starts or more.foreign:
         journal.records.amended[job_id] = entry

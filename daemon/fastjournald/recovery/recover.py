@@ -98,16 +98,16 @@ def try_link(disk: Disk, log_directory: str, directory: str) -> None:
 
 
 def open_archive(disk: Disk, config: Config, usage: SegmentUsage, writer: LogWriter) -> Archive:
-    """Read the state of the archive, and find out which segments of the log wait for their links.
+    """Read the state of the archive, and find the segments of the log that need links.
 
     Args:
-        disk: Where log and archive are; the lock of the archive is held.
+        disk: Disk of log and archive; the lock of the archive is held.
         config: Options.
-        usage: Segment usage table; compaction waits from here on for the links.
-        writer: Writer of the log, as recovery has left it.
+        usage: Segment usage table; compaction waits for the links from now on.
+        writer: Writer of the log, after recovery.
 
     Raises:
-        LogCorruptError: The state cannot be understood.
+        LogCorruptError: The state cannot be decoded.
         LogFailedError: It cannot be read; or this is another log, and it cannot be written.
     """
     archive = Archive(disk, config.cmdlog_path, config.archive_dir, config.archive_bytes_max)
@@ -157,7 +157,7 @@ def recover_engine(
     recovered = _replay(disk, config, settings, clock.now_us(), on_progress, worker=worker)
     state = recovered.state
     _report(recovered)
-    # the first record of a new segment says how high the numbers are by now
+    # the first record of a new segment has the highest numbers so far
     anew = _number_foreign(state) or bool(config.archive_dir)
     active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered, anew=anew)
     engine = load_engine(state, settings, _too_early, seed=seed, now=clock.now_us())
@@ -216,7 +216,7 @@ def _replay(
 def _segments_to_go_on(
     disk: Disk, directory: str, recovered: Recovered, *, anew: bool
 ) -> tuple[SegmentInfo | None, list[SegmentInfo]]:
-    """Return the segment to append to, if there is one, and those that are sealed.
+    """Return the segment to append to, if there is one, and the sealed ones.
 
     ``anew``: append to no segment that has records.
     """
@@ -251,14 +251,14 @@ def _number_foreign(state: ReplayState) -> bool:
 
 
 def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> None:
-    """Tell writer and segment usage table what records say of the segments."""
+    """Restore the facts about segments, from records, in writer and segment usage table."""
     usage = engine.journal.usage
     writer.previous.update(state.previous)
     usage.previous = writer.previous
     usage.seals_in = state.chain.told_in
     usage.sealed_as = dict(state.chain.sealed_as)
     if writer.sealed and writer.sealed[-1].number in usage.previous:
-        # it was never rewritten: a durable record in a later segment would say so
+        # it was never rewritten: otherwise a durable record in a later segment has that
         last = writer.sealed[-1]
         usage.sealed_as[last.number] = (last.bytes, last.crc32c)
     foreign = (info.number for info in writer.sealed if info.number not in usage.previous)
@@ -266,7 +266,7 @@ def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> Non
 
 
 def _too_early(data: bytes, records: int, now: int) -> int:
-    """Take no record: the writer asks the journal for the first record, so it comes later."""
+    """Refuse records: the writer asks the journal for the first record, so it comes later."""
     raise AssertionError("loading an engine writes nothing")
 
 
@@ -365,15 +365,15 @@ def begin_anew(
     directory: str,
     now: int,
 ) -> None:
-    """Let durations of the log begin anew that began by a clock that was ahead.
+    """Begin durations now that began in the future by the log (the clock was ahead).
 
     Args:
-        engine: As loaded; what changes is written to its log.
+        engine: The loaded engine; changes are written to its log.
         state: From replay.
-        segments: Those of the log.
-        disk: Where the log is.
+        segments: Segments of the log.
+        disk: Disk of the log.
         directory: Directory of the log.
-        now: The present.
+        now: Present instant.
     """
     newest_us = max((info.max_us or info.last_us or 0 for info in segments), default=0)
     written: list[tuple[Entry, int]] = []
@@ -418,11 +418,11 @@ def _delays_written_ahead(
 
 
 def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
-    """Say of each job that is gone by implication only that it is gone: or it might return."""
+    """Log the removal of each job whose removal is only implied: otherwise it may return."""
     journal = engine.journal
     for job_id, orphan in state.orphans.items():
         implied, job = orphan.implied, orphan.job
-        # the tombstone first: once the removal stands, it is not implied any more
+        # the tombstone first: after the removal record, it is no longer implied
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
             journal.log.tombstone(implied.key, laid.timestamp, now, deleted_us=laid.deleted_us)

@@ -1,13 +1,13 @@
 """Scan worker: a process that reads, checks and decodes segments while the daemon replays others.
 
-``python -m fastjournald.recovery.scan_worker`` is the process. The daemon asks for segments on its
-standard input, a number and a slot each. The worker packs the segment into that slot of memory
-that both share (``cmdlog.recovery.packed_segment``), and answers on its standard output with the
-head; of a segment that is damaged, or that it cannot read, with zeros. It ends with its input.
+``python -m fastjournald.recovery.scan_worker`` is the process. The daemon requests segments on its
+standard input, a number and a slot each. The worker packs the segment into that slot of shared
+memory (``cmdlog.recovery.packed_segment``), and answers on its standard output with the head, or
+with zeros if the segment is damaged or unreadable. It ends with its input.
 
-Whatever becomes of it, the daemon goes on alone, with the same result, and logs why: it cannot be
-started (TasksMax, no memory), it was killed, or does not answer. It is no child to be spared when
-memory runs out: it asks the system to kill it first.
+If the worker fails, the daemon continues alone, with the same result, and logs the reason: it
+cannot be started (TasksMax, no memory), it was killed, or does not answer. The worker asks the
+system to kill it first when memory runs out.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ScanWorker:
         return self._process.pid
 
     def ask(self, number: int) -> bool:
-        """Ask for a segment; False: it has no room for it, or is gone."""
+        """Request a segment; False: the worker has no free slot, or has ended."""
         if self._failed or not self._free:
             return False
         assert self._process.stdin is not None
@@ -139,7 +139,7 @@ class ScanWorker:
         return number in self._asked
 
     def wait(self) -> None:
-        """Wait until it has answered something, or is gone."""
+        """Wait until the worker has answered or has ended."""
         seconds = self._answer_seconds_max
         if not self._receive(seconds) and not self._failed:
             self._fail(f"no answer in {seconds:g} seconds")
@@ -161,7 +161,7 @@ class ScanWorker:
         self._free.append(self._taken.pop(number))
 
     def close(self) -> None:
-        """End the process, whatever it does, and wait for its end."""
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -169,12 +169,12 @@ class ScanWorker:
             stream.close()
 
     def _receive(self, seconds: float) -> bool:
-        """Take an answer that comes within so many seconds; False: none came."""
+        """Wait for an answer for so many seconds; False: there was none."""
         stream = self._process.stdout
         assert stream is not None
         if self._failed or not select.select((stream,), (), (), seconds)[0]:
             return False
-        # shorter than PIPE_BUF: it comes whole
+        # shorter than PIPE_BUF: it arrives whole
         answer = stream.read(_ANSWER.size)
         if len(answer) != _ANSWER.size:
             self._fail()
@@ -229,7 +229,7 @@ def main() -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     memory = mmap(int(descriptor), SLOTS * int(slot_bytes))
-    # an answer to a daemon that is gone
+    # an answer to a daemon that has ended
     with suppress(BrokenPipeError):
         serve(directory, memoryview(memory), int(slot_bytes))
 

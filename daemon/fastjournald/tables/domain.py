@@ -1,12 +1,11 @@
 """Domain: its queue, leases and limit; round robin between domains (fair queuing). Pure.
 
-A domain with something ready takes turns, unless it is paused or has reached its limit: then it is
-held, which costs the others nothing. The timer queue has the next delay or lease of each domain
-that ends.
+A domain with ready entries takes turns. A domain that is paused or at its limit is held: it costs
+the others nothing. The timer queue has the next end of a delay or lease of each domain.
 
 n is the number of items; every operation is O(log n) unless it says otherwise. An entry refers to
-its domain, and the domain to it for as long as it stands in there: what is taken out of its queue
-or lease is free of reference cycles, so the garbage collector can stay off.
+its domain. The domain refers to the entry only while it is queued or leased. Other entries are free
+of reference cycles, so the garbage collector can be off.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ NEVER = 2**64
 """Later than every instant."""
 
 _Entry: TypeAlias = Any
-"""``tables.entry.Entry``, which knows its domain: entries are not imported here."""
+"""``tables.entry.Entry``; not imported here, because it imports this module."""
 
 
 class Leases:
-    """Leased entries by the instant at which their lease ends: the token, as it was leased."""
+    """Leased entries, grouped by the instant at which their lease ends."""
 
     __slots__ = ("_ends", "_groups")
 
@@ -39,7 +38,7 @@ class Leases:
         self._ends: SortedList = SortedList()
 
     def add(self, until: int, entry: _Entry) -> bool:
-        """Add an entry; whether it is the first that ends then. O(1) for all others."""
+        """Add an entry; return whether it is the first with this end. O(1) for all others."""
         group = self._groups.get(until)
         if group is None:
             self._groups[until] = {entry.key: entry}
@@ -49,7 +48,7 @@ class Leases:
         return False
 
     def discard(self, until: int, entry: _Entry) -> bool:
-        """Take an entry out; whether it was the last that ends then. O(1) for all others."""
+        """Remove an entry; return whether it was the last with this end. O(1) for all others."""
         group = self._groups[until]
         del group[entry.key]
         if group:
@@ -59,14 +58,14 @@ class Leases:
         return True
 
     def rename(self, until: int, old: bytes, entry: _Entry) -> None:
-        """The entry's primary key was ``old``; it keeps its place. O(entries that end then)."""
+        """Change the primary key of an entry, in place. O(entries with the same end)."""
         group = self._groups[until]
         self._groups[until] = {
             entry.key if key == old else key: leased for key, leased in group.items()
         }
 
     def first(self) -> int:
-        """Return the earliest end, ``NEVER`` where there is none. O(1)."""
+        """Return the earliest end, or ``NEVER``. O(1)."""
         return self._ends[0] if self._ends else NEVER
 
     def ends(self) -> Iterator[int]:
@@ -74,7 +73,7 @@ class Leases:
         return iter(self._ends)
 
     def first_of(self, until: int, number_max: int) -> list[_Entry]:
-        """Return the entries whose lease ends then in the order of leasing, at most so many."""
+        """Return at most ``number_max`` entries whose lease ends then, in the order of leasing."""
         return list(islice(self._groups[until].values(), number_max))
 
     def number_of(self, until: int) -> int:
@@ -87,7 +86,7 @@ class Leases:
 
 
 class Domain:
-    """Queue of the journal entries of one domain, by what may happen to them next."""
+    """Queue of the journal entries of one domain, by state."""
 
     __slots__ = (
         *("buried", "buried_order", "delayed", "entries", "delivered_at", "has_ready", "held"),
@@ -98,47 +97,47 @@ class Domain:
         self.name = name
         self.ready = SortedEntries()
         self.has_ready = False
-        """Whether something is: a look at the list itself is a call."""
+        """Whether ``ready`` has entries: checking the list costs a call."""
         self.delayed = NO_ENTRIES
-        """By delay; made when the first entry is delayed, for few domains have any."""
+        """By due time; created with the first delayed entry, because few domains have any."""
         self.leases = Leases()
         self.entries = 0
         self.buried = 0
         self.buried_order = NO_ENTRIES
-        """Its buried journal entries in the order of work; made in the same way."""
+        """Buried journal entries in queue order; created with the first one."""
         self.wake = NEVER
-        """The instant under which this domain stands in the wake index."""
+        """Key of this domain in the timer queue."""
         self.paused_until = 0
-        """Instant; 0: it is not paused."""
+        """Instant; 0: not paused."""
         self.limit: DomainLimit | None = None
-        """Limits that hold for it; None: none do."""
+        """Limits of this domain; None: no limit."""
         self.delivered_at = 0
-        """Instant of its last delivery; 0: none is known."""
+        """Instant of the last delivery; 0: unknown."""
         self.waits_until = 0
-        """End of the interval after that, while it runs; else 0."""
+        """End of the interval after the last delivery, while it runs; else 0."""
         self.superseded: Leases | None = None
-        """Its superseded entries that are worked on, which count for limits; else None."""
+        """Leases of its superseded entries, which count for its limits; None: there are none."""
         self.held = False
-        """It is paused, or has reached its limit: it stands among the held domains."""
+        """Paused or at its limit, and so in the table of held domains."""
 
     def delay(self, entry: _Entry) -> None:
-        """Put an entry among the delayed."""
+        """Add a delayed entry."""
         if self.delayed is NO_ENTRIES:
             self.delayed = by_delay()
         self.delayed.add(entry)
 
     def load_delayed(self, entries: list[_Entry]) -> None:
-        """Delay entries of a domain that has none delayed. O(n log n)."""
+        """Bulk load of delayed entries into a domain that has none. O(n log n)."""
         self.delayed = by_delay(entries)
 
     def bury(self, entry: _Entry) -> None:
-        """Put an entry among the buried."""
+        """Add a buried entry."""
         if self.buried_order is NO_ENTRIES:
             self.buried_order = SortedEntries()
         self.buried_order.add(entry)
 
     def first_delay(self) -> int:
-        """Return when the first of the delayed becomes ready, ``NEVER`` where none does. O(1)."""
+        """Return when the first delayed entry becomes ready, or ``NEVER``. O(1)."""
         if not self.delayed:
             return NEVER
         instant: int = self.delayed.first().delayed_until
@@ -146,11 +145,11 @@ class Domain:
 
     @property
     def worked_on(self) -> int:
-        """How many entries are leased: those that are nowhere else. O(1)."""
+        """Number of leased entries: those in no queue. O(1)."""
         return self.entries - len(self.ready) - len(self.delayed) - self.buried
 
     def has_leased(self, until: int) -> bool:
-        """Whether an entry of it is leased until this instant. O(1)."""
+        """Whether one of its entries is leased until this instant. O(1)."""
         superseded = self.superseded
         return self.leases.number_of(until) > 0 or (
             superseded is not None and superseded.number_of(until) > 0
@@ -161,11 +160,11 @@ class Domain:
         return self.limit is not None and 0 < self.limit.jobs <= self.worked_on
 
     def must_wait(self) -> bool:
-        """Whether nothing of it may be delivered for now. O(1)."""
+        """Whether the domain may deliver nothing now. O(1)."""
         return bool(self.paused_until or self.waits_until) or self.is_full()
 
     def held_until(self) -> int:
-        """Return when it may be delivered again, where no lease ends before its time. O(1)."""
+        """Return when it may deliver again, if no lease is released early. O(1)."""
         instant = max(self.paused_until, self.waits_until)
         if self.is_full():
             first = self.leases.first()
@@ -185,14 +184,14 @@ class Domain:
         return self.limit.jobs - self.worked_on if self.limit.jobs else NEVER
 
     def next_instant(self) -> int:
-        """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""
+        """Return the earliest end of a delay or a lease, or ``NEVER``. O(1)."""
         lease = self.leases.first()
-        # few domains have any delayed, and none costs no call
+        # few domains have delayed entries: this check saves a call
         return lease if self.delayed is NO_ENTRIES else min(lease, self.first_delay())
 
 
 class WakeIndex:
-    """Timer queue of the domains: the next delay or lease of each that ends."""
+    """Timer queue of the domains: the next end of a delay or lease of each."""
 
     __slots__ = ("_items",)
 
@@ -200,7 +199,7 @@ class WakeIndex:
         self._items: SortedList = SortedList()
 
     def refresh(self, domain: Domain) -> None:
-        """Bring a domain's place up to date; O(1) where its next instant did not change."""
+        """Update the position of a domain; O(1) if its next instant did not change."""
         instant = domain.next_instant()
         if instant == domain.wake:
             return
@@ -211,7 +210,7 @@ class WakeIndex:
         domain.wake = instant
 
     def remove(self, domain: Domain) -> None:
-        """Take a domain out: it stands somewhere else from now on. O(log n)."""
+        """Remove a domain. O(log n)."""
         if domain.wake != NEVER:
             self._items.remove((domain.wake, domain.name))
             domain.wake = NEVER
@@ -225,11 +224,11 @@ class WakeIndex:
 
 
 class HeldDomains:
-    """Held domains: those that wait for the end of a pause, of an interval, or of a lease.
+    """Held domains: those that wait for the end of a pause, an interval or a lease.
 
-    They stand neither among the turns nor in the timer queue of the others: so neither NEXT nor the
-    question when something will be due ever passes over held domains, however many there are. Their
-    delays and leases end as ever, so they have a timer queue of their own.
+    They are in neither the round robin nor its timer queue. NEXT and the search for the next due
+    instant never walk over held domains, however many there are. Their delays and leases still end,
+    so they have their own timer queue.
     """
 
     __slots__ = ("_due", "_due_at", "ready", "wakes")
@@ -238,43 +237,43 @@ class HeldDomains:
         self._due: SortedList = SortedList()
         """Instants at which held domains have work again, with their names."""
         self._due_at: dict[bytes, int] = {}
-        """Domain to the instant under which it stands there."""
+        """Domain to its instant in ``_due``."""
         self.wakes = WakeIndex()
         """Timer queue of their delays and leases."""
         self.ready: dict[bytes, Domain] = {}
-        """Held domains in which something is ready."""
+        """Held domains with ready entries."""
 
     def first_due(self) -> int:
-        """Return when the first of them has work again; ``NEVER`` where none will. O(1)."""
+        """Return when the first of them has work again, or ``NEVER``. O(1)."""
         return self._due[0][0] if self._due else NEVER
 
     def due_at(self, name: bytes) -> int:
-        """Return when a held domain has work again; ``NEVER`` where it will not. O(1)."""
+        """Return when a held domain has work again, or ``NEVER``. O(1)."""
         return self._due_at.get(name, NEVER)
 
     def refresh(self, domain: Domain) -> None:
-        """Bring the places of a held domain up to date."""
+        """Update the positions of a held domain."""
         self.wakes.refresh(domain)
         instant = NEVER
         if domain.has_ready:
             instant = domain.held_until()
         elif domain.wake != NEVER:
             instant = max(domain.held_until(), domain.wake)
-        self._stand(domain.name, instant)
+        self._set_due(domain.name, instant)
 
     def add(self, domain: Domain) -> None:
-        """Hold a domain back, with what stands in it, from now on."""
+        """Add a domain that is held from now on."""
         if domain.has_ready:
             self.ready[domain.name] = domain
         self.refresh(domain)
 
     def remove(self, domain: Domain) -> None:
-        """Take a domain out: it is held no more."""
+        """Remove a domain that is no longer held."""
         self.ready.pop(domain.name, None)
-        self._stand(domain.name, NEVER)
+        self._set_due(domain.name, NEVER)
         self.wakes.remove(domain)
 
-    def _stand(self, name: bytes, instant: int) -> None:
+    def _set_due(self, name: bytes, instant: int) -> None:
         before = self._due_at.get(name, NEVER)
         if instant == before:
             return
@@ -287,12 +286,10 @@ class HeldDomains:
 
 
 class NewlyReady:
-    """Newly ready domains: those with something ready, noted while requests wait for work.
-
-    A queue from the scheduler to the dispatcher.
+    """Queue of newly ready domains, from the scheduler to the dispatcher of waiting requests.
 
     Args:
-        signals: Told of each.
+        signals: Set for each domain.
     """
 
     __slots__ = ("_signals", "domains", "wanted")
@@ -301,49 +298,49 @@ class NewlyReady:
         self._signals = signals
         self.domains: deque[Domain] = deque()
         self.wanted = False
-        """Whether requests wait, which set this: else nobody has to note a domain."""
+        """Whether requests wait; the dispatcher sets it. If False, no domain is added."""
 
     def note(self, *domains: Domain) -> None:
-        """Note domains; somebody waits."""
+        """Add domains and wake the dispatcher."""
         self.domains.extend(domains)
         self._signals.bits |= READY
 
     def stop(self) -> None:
-        """Note nothing any more."""
+        """Stop adding domains and clear the queue."""
         self.wanted = False
         self.domains.clear()
 
 
 class RoundRobin:
-    """Round robin: which domain is next, and when something happens in one by time.
+    """Round robin: the next domain, and the timer queue of all domains.
 
     Args:
-        signals: Told of work for requests that wait.
+        signals: Receives ready work for waiting requests.
     """
 
     __slots__ = ("held", "newly_ready", "turns", "wakes")
 
     def __init__(self, signals: Signals) -> None:
         self.turns: OrderedDict[bytes, Domain] = OrderedDict()
-        """By name, domains with something ready, but the held ones: the first is the next."""
+        """Domains with ready entries that are not held, by name; the first is the next."""
         self.wakes = WakeIndex()
-        """Timer queue: the next delay or lease of each domain, but of the held ones."""
+        """Timer queue: the next end of a delay or lease of each domain that is not held."""
         self.held = HeldDomains()
         self.newly_ready = NewlyReady(signals)
 
     def begin_turns(self, domain: Domain) -> None:
-        """Let a domain take turns in which something became ready, unless it is held."""
+        """Add a domain with newly ready entries to the round robin, unless it is held."""
         domain.has_ready = True
         if domain.held:
             self.held.add(domain)
             return
-        # last, so at most one round away from its turn
+        # at the end: at most one round before its turn
         self.turns[domain.name] = domain
         if self.newly_ready.wanted:
             self.newly_ready.note(domain)
 
     def end_turns(self, domain: Domain) -> None:
-        """Let a domain take no turns in which nothing is ready any more."""
+        """Remove a domain without ready entries from the round robin."""
         domain.has_ready = False
         if domain.held:
             del self.held.ready[domain.name]
@@ -352,14 +349,14 @@ class RoundRobin:
             del self.turns[domain.name]
 
     def refresh(self, domain: Domain) -> None:
-        """Bring the timers up to date: the next delay or lease of a domain may be another one."""
+        """Update the timer queue after the next delay or lease of a domain changed."""
         if domain.held:
             self.held.refresh(domain)
         elif domain.name:
             self.wakes.refresh(domain)
 
     def hold_or_free(self, domain: Domain) -> None:
-        """Hold a domain back if it must wait, else let it take its turns."""
+        """Hold a domain if it must wait; else add it to the round robin."""
         must_wait = domain.must_wait()
         if must_wait and domain.held:
             self.held.refresh(domain)
@@ -377,9 +374,9 @@ class RoundRobin:
                 self.begin_turns(domain)
 
     def load(self, domain: Domain) -> None:
-        """Give a place to a domain all of which was loaded; it has none but by a hold."""
+        """Bulk load: add a domain after all its entries were loaded."""
         if domain.held:
-            # while it was loaded, it may have seemed so
+            # an earlier check during the load may have held it
             self.held.remove(domain)
         domain.held = domain.must_wait()
         if domain.held:
@@ -388,9 +385,9 @@ class RoundRobin:
             self.wakes.refresh(domain)
 
     def next_at(self, domain: Domain | None) -> int:
-        """Return when something of a domain (None: of any) will be due, at the earliest.
+        """Return when the next entry of a domain (None: any domain) becomes due, or ``NEVER``.
 
-        ``NEVER`` where nothing will by time. Entries that are due already do not count. O(1).
+        Entries that are due now do not count. O(1).
         """
         if domain is not None:
             return self.held.due_at(domain.name) if domain.held else domain.next_instant()

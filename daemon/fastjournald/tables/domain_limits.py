@@ -1,17 +1,11 @@
-"""Limits and pauses of domains. Pure.
+"""Domain limits and pauses: rate and concurrency limit, lease, attempts; paused domains. Pure.
 
-Domain limits: rate limit between deliveries, concurrency limit, lease and attempts. Pure.
+A limit is of a domain, with entries or without. A number that is 0 means the daemon's default. The
+instant of the last delivery is kept while its interval runs, also without entries: a domain that
+gets new entries within the interval still has to wait.
 
-A limit is about a domain, whether that has entries or not. A number that is 0 means the daemon's
-default. The instant of the last delivery outlives the domain's entries for as long as its interval
-runs: a domain that comes back within it still has to wait.
-
-n is the number of domains that wait; every operation is O(log n) unless it says otherwise.
-
-Pauses: which domains are paused, and until when. Pure.
-
-n is the number of paused domains; every operation is O(log n) unless it says otherwise. Where the
-queues of a paused domain stand: ``HeldDomains`` of ``tables.domain``.
+n is the number of domains with a running interval, or of paused domains; every operation is O(log
+n) unless it says otherwise. ``HeldDomains`` of ``tables.domain`` has the queues of paused domains.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from fastjournal.limits import INSTANT_MAX, INTERVAL_BYTES, LIMIT_BYTES, PAUSE_B
 
 
 def moved(instant: int, step_us: int) -> int:
-    """Return an instant moved by so much: it stays one, and is not 0."""
+    """Return an instant moved by ``step_us``; the result is a valid instant, and not 0."""
     return min(max(instant + step_us, 1), INSTANT_MAX)
 
 
@@ -39,13 +33,13 @@ class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     jobs: int = 0
     """Most entries that are leased at once."""
     lease_us: int = 0
-    """Length of a lease where the request tells none."""
+    """Length of a lease if the request names none."""
     attempts: int = 0
     """Failed attempts after which an entry is buried."""
 
     @classmethod
     def from_record(cls, record: Limit) -> Self:
-        """Return the limits that a log record tells."""
+        """Return the limits in a log record."""
         return cls(
             interval_us=record.interval_us,
             jobs=record.jobs,
@@ -58,10 +52,10 @@ UNLIMITED = DomainLimit()
 
 
 class DomainLimits:
-    """Limits by domain, and the domains whose interval after a delivery still runs.
+    """Limits by domain, and the domains whose interval after a delivery runs.
 
     Args:
-        default: Holds where a domain has no number of its own.
+        default: Limits of a domain without numbers of its own.
     """
 
     __slots__ = (
@@ -72,7 +66,7 @@ class DomainLimits:
     def __init__(self, default: DomainLimit = UNLIMITED) -> None:
         self.default = default
         self.own_limits: dict[bytes, DomainLimit] = {}
-        """Domain to its own limits. For others to look up only, at the least cost."""
+        """Domain to its own limits. Read only; a dict is the cheapest lookup."""
         self.any = default != UNLIMITED
         """Whether any domain may have a limit."""
         self.bytes = 0
@@ -80,10 +74,10 @@ class DomainLimits:
         self.interval_bytes = 0
         """Memory of the intervals that run."""
         self.unlogged: dict[bytes, None] = {}
-        """Domains whose interval runs, but for those whose last delivery has a log record of its
-        own: of the others leases tell, until compaction drops them."""
+        """Domains with a running interval whose last delivery has no log record of its own. The
+        records of leases prove these deliveries until compaction drops them."""
         self._last: dict[bytes, tuple[int, int]] = {}
-        """Domain to its last delivery and the end of the interval after that."""
+        """Domain to its last delivery and the end of the interval after it."""
         self._ends: SortedList = SortedList()
 
     def __len__(self) -> int:
@@ -95,11 +89,11 @@ class DomainLimits:
         return iter(self.own_limits.items())
 
     def own(self, name: bytes) -> DomainLimit:
-        """Return what was set for a domain. O(1)."""
+        """Return the limits set for a domain. O(1)."""
         return self.own_limits.get(name, UNLIMITED)
 
     def of(self, name: bytes) -> DomainLimit:
-        """Return what holds for a domain. O(1)."""
+        """Return the limits in force for a domain, with defaults. O(1)."""
         own, default = self.own_limits.get(name), self.default
         if own is None:
             return default
@@ -111,12 +105,12 @@ class DomainLimits:
         )
 
     def holding(self, name: bytes) -> DomainLimit | None:
-        """Return what holds for a domain; None: nothing. O(1)."""
+        """Return the limits in force for a domain; None: no limit. O(1)."""
         limit = self.of(name)
         return None if limit == UNLIMITED else limit
 
     def put(self, name: bytes, limit: DomainLimit) -> None:
-        """Set what holds for a domain; all zeros: nothing of its own."""
+        """Set the limits of a domain; all zeros: remove them."""
         if self.own_limits.pop(name, None) is not None:
             self.bytes -= LIMIT_BYTES + len(name)
         if limit != UNLIMITED:
@@ -125,7 +119,7 @@ class DomainLimits:
         self.any = bool(self.own_limits) or self.default != UNLIMITED
 
     def load(self, limits: Iterable[tuple[bytes, DomainLimit]]) -> None:
-        """Take over names and limits. O(n)."""
+        """Load names and limits. O(n)."""
         for name, limit in limits:
             self.put(name, limit)
 
@@ -133,25 +127,25 @@ class DomainLimits:
 
     @property
     def intervals(self) -> int:
-        """How many intervals run. O(1)."""
+        """Number of running intervals. O(1)."""
         return len(self._last)
 
     def waits_until(self, name: bytes) -> int:
-        """Return when the interval after the last delivery of a domain ends; 0: none runs. O(1)."""
+        """Return the end of the interval after a domain's last delivery; 0: none runs. O(1)."""
         return self._last.get(name, (0, 0))[1]
 
     def begin_interval(self, name: bytes, delivered_at: int, now: int) -> int:
-        """Let the interval of a domain run from its last delivery on.
+        """Begin the interval of a domain at its last delivery.
 
         Returns:
-            Its end; 0: it is over by now, or the domain has no interval.
+            Its end; 0: it has ended already, or the domain has no interval.
         """
         if name in self._last:
             self.end_interval(name)
         interval = self.of(name).interval_us
         end = min(delivered_at + interval, INSTANT_MAX)
         if not interval or not delivered_at or end <= now:
-            # nothing is known of a delivery at instant 0
+            # instant 0: no delivery is known
             return 0
         self._last[name] = delivered_at, end
         self.unlogged[name] = None
@@ -160,15 +154,15 @@ class DomainLimits:
         return end
 
     def last_delivery(self, name: bytes) -> int:
-        """Return the last delivery of a domain whose interval runs; 0: none does. O(1)."""
+        """Return the last delivery of a domain whose interval runs; 0: none runs. O(1)."""
         return self._last.get(name, (0, 0))[0]
 
     def first_end(self) -> tuple[int, bytes] | None:
-        """Return which interval ends first, and when. O(1)."""
+        """Return the end of the interval that ends first, and its domain. O(1)."""
         return self._ends[0] if self._ends else None
 
     def move_intervals(self, step_us: int) -> None:
-        """Let all deliveries whose intervals run have been by so much later. O(n log n)."""
+        """Move all deliveries whose intervals run by a step of the clock. O(n log n)."""
         self._last = {
             name: (moved(delivered_at, step_us), moved(end, step_us))
             for name, (delivered_at, end) in self._last.items()
@@ -178,7 +172,7 @@ class DomainLimits:
         self.unlogged = dict.fromkeys(self._last)
 
     def end_interval(self, name: bytes) -> None:
-        """Let the interval of a domain be over."""
+        """End the interval of a domain."""
         _, end = self._last.pop(name)
         self.unlogged.pop(name, None)
         self._ends.remove((end, name))
@@ -192,7 +186,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self.ends: dict[bytes, int] = {}
-        """Domain to the end of its pause. For others to look up only, at the least cost."""
+        """Domain to the end of its pause. Read only; a dict is the cheapest lookup."""
         self.bytes = 0
         """Memory of the pauses."""
         self._ends: SortedList = SortedList()
@@ -212,11 +206,11 @@ class Pauses:
         return self.ends.get(name, 0)
 
     def first_end(self) -> tuple[int, bytes] | None:
-        """Return which pause ends first, and when. O(1)."""
+        """Return the end of the pause that ends first, and its domain. O(1)."""
         return self._ends[0] if self._ends else None
 
     def put(self, name: bytes, until: int) -> None:
-        """Pause a domain until that instant, instead of any earlier or later one."""
+        """Pause a domain until that instant; it replaces an earlier pause."""
         before = self.ends.get(name)
         if before is not None:
             self._ends.remove((before, name))
@@ -226,7 +220,7 @@ class Pauses:
         self._ends.add((until, name))
 
     def load(self, pauses: Iterable[tuple[bytes, int]]) -> None:
-        """Take over names and ends into what is empty. O(n log n)."""
+        """Load names and ends into an empty table. O(n log n)."""
         self.ends.update(pauses)
         self.bytes = sum(PAUSE_BYTES + len(name) for name in self.ends)
         self._ends.update((until, name) for name, until in self.ends.items())

@@ -18,8 +18,8 @@ class DomainRules:
     """Changes of pauses and limits, and deliveries, which limits count.
 
     Args:
-        scheduler: Has the domains, and their pauses and limits.
-        signals: Told of deadlines.
+        scheduler: Domains with their pauses and limits.
+        signals: Receives deadlines.
     """
 
     __slots__ = ("_scheduler", "_signals", "limits", "pauses")
@@ -80,7 +80,7 @@ class DomainRules:
             self._scheduler.round_robin.hold_or_free(domain)
 
     def _bound_intervals(self) -> None:
-        """Let the intervals that end first be over where too many run."""
+        """End the intervals that end first if too many run."""
         limits = self.limits
         while limits.intervals > INTERVALS_MAX or limits.interval_bytes > INTERVALS_BYTES_MAX:
             first = limits.first_end()
@@ -88,9 +88,10 @@ class DomainRules:
             self.end_hold(first[1], first[0])
 
     def move_intervals(self, step_us: int) -> None:
-        """Let intervals that run end by so much later, negative: earlier. O(n log n).
+        """Move the ends of running intervals by a step of the clock. O(n log n).
 
-        No last delivery is later than the present: back, those whose interval is over move too.
+        No last delivery is later than the present: on a step back, deliveries whose interval has
+        ended move too.
         """
         self.limits.move_intervals(step_us)
         for domain in self._scheduler.domains.values():
@@ -114,7 +115,7 @@ class DomainRules:
             self.resume(name)
 
     def load(self, pauses: Mapping[bytes, int], limits: Mapping[bytes, DomainLimit]) -> None:
-        """Take over pauses and limits by domain, before there are entries. O(n log n)."""
+        """Load pauses and limits by domain, before there are entries. O(n log n)."""
         self.pauses.load(pauses.items())
         self.limits.load(limits.items())
         self._scheduler.names.update({*pauses, *limits})
@@ -122,7 +123,7 @@ class DomainRules:
     def restore_delivery(self, name: bytes, delivered_at: int, now: int) -> None:
         """Restore from the log the instant of a domain's last delivery.
 
-        Not behind the present: the log may be from a clock that was years ahead.
+        At most the present instant: the log may be from a clock that was years ahead.
         """
         delivered_at = min(delivered_at, now)
         waits_until = self.limits.begin_interval(name, delivered_at, now)

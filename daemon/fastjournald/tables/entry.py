@@ -2,24 +2,24 @@
 
 All times are microseconds.
 
-A daemon holds millions of these, so the size of an entry is counted in bytes. Fields that each one
-has and few readers need are packed into ``facts`` (``cmdlog.format.packed_entry``); fields that
-only few have are an object of their own, ``extra``. Properties lead to both.
+A daemon holds millions of entries, so the size of one is counted in bytes. Fields that all entries
+have and few functions read are packed into ``facts`` (``cmdlog.format.packed_entry``). Fields that
+few entries have are in the object ``extra``. Properties read both.
 
-The facts are the key of an entry in the order of work, and must not change while it stands in a
-list that is sorted by them: see ``Scheduler.facts_change``.
+The facts are the sort key of an entry in its queue. They must not change while the entry is in a
+list sorted by them: see ``Scheduler.facts_change``.
 
-States of an entry, and the table of legal transitions between them, by cause.
+States of an entry:
 
     absent   not in the store: new, removed, or popped by NEXT
-    plain    key/value data that nobody works on
-    ready    due: NEXT hands it out
-    delayed  waits for its instant, for a lock, or for the end of other work on its URI
-    leased   in flight: worked on until its lease ends
-    buried   dead letter: set aside until KICK
+    plain    key/value data, not leased
+    ready    due: NEXT delivers it
+    delayed  waits for its due time, for a lock, or for the lease of another entry of its URI
+    leased   in flight, until its lease ends
+    buried   dead letter: not delivered until KICK
 
-A state changes in ``Entry.move_to`` and ``Entry.move_all`` only. They assert that the transition is
-legal for its cause.
+``CAUSES`` has the legal transitions by cause. Only ``Entry.move_to`` and ``Entry.move_all``
+change a state, and they assert that the transition is legal for its cause.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class EntryState:
 
 
 STATE_NAMES: Final = ("absent", "plain", "ready", "delayed", "worked on", "buried")
-"""As STATS calls them."""
+"""Names of the states in STATS."""
 
 _STATES = range(len(STATE_NAMES))
 _ABSENT, _PLAIN, _READY = EntryState.ABSENT, EntryState.PLAIN, EntryState.READY
 _DELAYED, _LEASED, _BURIED = EntryState.DELAYED, EntryState.LEASED, EntryState.BURIED
 
 Cause: TypeAlias = tuple[frozenset[int], ...]
-"""Cause of transitions: for each state those that may follow it, for this cause."""
+"""Cause of transitions: the states that may follow each state."""
 
 
 def _cause(*transitions: tuple[set[int], set[int]]) -> Cause:
-    """Return a cause by states before, and those that may follow each of them."""
+    """Return a cause from pairs of states and the states that may follow them."""
     return tuple(
         frozenset().union(*(after for before, after in transitions if state in before))
         for state in _STATES
@@ -80,22 +80,22 @@ _QUEUED = {_READY, _DELAYED}
 _WAITING = {_PLAIN, *_QUEUED}
 
 INSERT: Final = _cause(({_ABSENT}, _WAITING))
-"""SET, ADD; or an undelivered reply of NEXT, which popped it."""
+"""SET, ADD; or a popped entry is restored because the reply of NEXT was not delivered."""
 LOAD: Final = _cause(({_ABSENT}, {*_WAITING, _LEASED, _BURIED}))
 """Recovery."""
 REQUEUE: Final = _cause((_QUEUED, _QUEUED))
-"""Its instant has come; or a lock, or work on its URI, began or ended."""
+"""Its due time has come; or a lock, or a lease on its URI, began or ended."""
 LEASE: Final = _cause((_WAITING, {_LEASED}))
-"""NEXT takes what is ready, GET whatever waits."""
+"""NEXT leases ready entries, GET any waiting one."""
 END_LEASE: Final = _cause(({_LEASED}, _WAITING))
-"""The lease was released or ran out, or the attempt failed."""
+"""The lease was released or expired, or the attempt failed."""
 BURY: Final = _cause(({*_WAITING, _LEASED}, {_BURIED}))
 """BURY, or the last attempt failed."""
 KICK: Final = _cause(({_BURIED}, _WAITING))
 RENAME: Final = _cause(({_PLAIN}, _QUEUED), (_QUEUED, _WAITING), ({_BURIED}, {_BURIED}))
-"""A journal key for a plain one, or the other way round, or of another instant."""
+"""The new primary key is a journal key, a plain key, or one with another due time."""
 REMOVE: Final = _cause(({*_WAITING, _LEASED, _BURIED}, {_ABSENT}))
-"""DELETE, PURGE or the end of its life; newer work took its place; or NEXT popped it."""
+"""DELETE, PURGE or expiry; a newer entry replaced it; or NEXT popped it."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     "INSERT": INSERT,
@@ -108,25 +108,25 @@ CAUSES: Final[Mapping[str, Cause]] = {
     "RENAME": RENAME,
     "REMOVE": REMOVE,
 }
-"""Table of legal transitions, by the names of their causes."""
+"""Legal transitions by the name of their cause."""
 
 
 RUN_KEPT_BYTES = 9
-"""Leading bytes of a job id that are kept where the rest of the id is the arrival."""
+"""Leading bytes of a job id that are stored if the rest is the arrival number."""
 _ARRIVAL_KEPT_BYTES = JOB_ID_BYTES - RUN_KEPT_BYTES
 ARRIVAL_MAX = (1 << 8 * _ARRIVAL_KEPT_BYTES) - 1
-"""The largest one that such a job id has room for."""
+"""Largest arrival number that fits into such a job id."""
 JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
-"""Place in the packed facts of the last bytes of such a job id."""
+"""Position of the last bytes of such a job id in the packed facts."""
 
 
 _pack_instant = Struct(">Q").pack
-# Each `|` of a Flag is a call of Python.
+# plain integers: `|` of two Flags is a call in Python
 _PERSISTENT, _LOCKED, _BURIED_BIT, _JOURNAL, _PAUSED = (int(bit) for bit in State)
 
 
 class Cold(msgspec.Struct, frozen=True, gc=False):
-    """Evicted value: it is on disk only."""
+    """Evicted value: it is only on disk."""
 
     size: int
     """In bytes."""
@@ -136,58 +136,58 @@ class Cold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extra(msgspec.Struct, gc=False):
-    """Cold fields: state that few entries have, besides key and value."""
+    """Rarely set fields: state that few entries have, besides key and value."""
 
     changed: int = 0
-    """When it was modified; 0: not since it was created."""
+    """Instant of the last change; 0: not changed since it was created."""
     seen: int = 0
-    """When it was last read or delivered; 0: not since it was created."""
+    """Instant of the last read or delivery; 0: none since it was created."""
     token: int = 0
-    """Lease token: the instant until which it was leased; 0: nobody works on it."""
+    """Lease token: the end of the lease when it was issued; 0: not leased."""
     leased_until: int = 0
-    """When its lease ends: at the token, unless a step of the clock moved that; 0: no lease."""
+    """End of the lease: the token, unless a clock step moved it; 0: not leased."""
     token_before: int = 0
-    """The token of the lease before, which a lease must not repeat."""
+    """Token of the previous lease; a new lease must not repeat it."""
     leased: bytes = b""
-    """Facts of its lease so far (``cmdlog.format.endings``); empty: it has none that the log tells
-    of. They stay until the end of the lease is logged."""
+    """Facts of its lease so far (``cmdlog.format.endings``); empty: no lease in the log. They stay
+    until the end of the lease is logged."""
     starts: int = 0
-    """Start-attempt records under its job id: workq takes 255."""
+    """Start-attempt records under its job id; workq accepts 255."""
     expires: int = 0
     ttl: int = 0
     attempts: int = 0
     superseded: int = 0
-    """Timestamp of the SET that took the URI while this was worked on; 0: none did."""
+    """Timestamp of the SET that took its URI while it was leased; 0: none."""
     links: list[bytes] | None = None
     reason: bytes | None = None
-    """Why it is buried."""
+    """Reason of the burial."""
     error: bytes | None = None
-    """Error of the last failed attempt; None: none failed, or only by a lost lease."""
+    """Error of the last failed attempt; None: none, or only lost leases."""
     first_due: int = 0
-    """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
+    """First due time of the work on its URI, if SETs postponed it; 0: its own."""
     due: int = 0
-    """Since when it can be leased; 0: since it was set, or since its instant."""
+    """Instant since which it can be leased; 0: since it was set, or since its due time."""
     waits_until: int = 0
-    """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
+    """End of a delay beyond its own due time, by a lock or a lease on its URI; else 0."""
     lease: LeaseOperation | None = None
-    """Operation that leased it; None: none has, or one from before the start of the daemon."""
+    """Operation that leased it; None: none, or one before the start of the daemon."""
     attempts_max: int = 0
-    """Failed attempts after which its lease lets it be buried; 0: the lease has no bound."""
+    """Failed attempts after which this lease buries it; 0: no bound of the lease."""
 
 
 class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc] # frozen, its base is not
-    """Extra is what it is to whoever reads it; it cannot be written to."""
+    """An Extra with defaults that cannot be written to."""
 
 
 NOTHING: Final[Extra] = _Nothing()
-"""Cold fields of all entries that have none set (null object)."""
+"""Shared Extra of all entries that have none of these fields set (null object)."""
 
 
 class AccessTimes(msgspec.Struct, gc=False):
-    """Cold fields of an entry that was modified or read and has no others set.
+    """Access times of an entry that has no other field of ``Extra`` set.
 
-    Such entries are many where values are read, so they do not take all of ``Extra``, whose other
-    fields are attributes of the class here.
+    Many entries are only read or changed, so they do not get a whole ``Extra``. Its other fields
+    are class attributes here.
     """
 
     changed: int = 0
@@ -200,26 +200,26 @@ for _field, _default in zip(Extra.__struct_fields__, Extra.__struct_defaults__, 
 
 
 class Entry(Packed, eq=False, gc=False):
-    """A value under its keys, and the state of the work on it."""
+    """A value, its keys, and its state in the queue."""
 
     value: bytes | Cold
     domain: Domain
     extra: Extra = NOTHING
-    """To be read; what is written to is ``own()``, or ``own_times()`` for the times in it."""
+    """Read only. Write to ``own()``, or to ``own_times()`` for ``changed`` and ``seen``."""
     state: int = EntryState.ABSENT
-    """See ``entry_states``; assigned by ``move_to`` and ``move_all`` only."""
+    """A state of ``EntryState``; only ``move_to`` and ``move_all`` assign it."""
     run: bytes | None = None
     """Id of the job whose record carries the entry: the whole id, or its bytes before the arrival;
     None: the entry is not persistent."""
 
     def move_to(self, state: int, cause: Cause) -> None:
-        """Assign the state, if it may follow the one so far for this cause."""
+        """Assign a state, and assert that the cause allows it."""
         assert state in cause[self.state], (self.key, self.state, state)
         self.state = state
 
     @staticmethod
     def move_all(entries: Iterable[Entry], state: int, cause: Cause) -> None:
-        """Assign the state to entries, as ``move_to`` does.
+        """Assign a state to entries, as ``move_to`` does.
 
         Without a call for each: over 1 % of a NEXT (tests.bench.bench_instructions).
         """
@@ -228,14 +228,14 @@ class Entry(Packed, eq=False, gc=False):
             entry.state = state
 
     def own(self) -> Extra:
-        """Return its ``extra``, made if it had none, to be written to."""
+        """Return a writable ``extra``; create it if there is none."""
         extra = self.extra
         if type(extra) is not Extra:
             extra = self.extra = Extra(extra.changed, extra.seen)
         return extra
 
     def own_times(self) -> Extra:
-        """Return what has its ``changed`` and ``seen``, to be written to."""
+        """Return the writable object with ``changed`` and ``seen``."""
         extra = self.extra
         if extra is NOTHING:
             extra = self.extra = cast(Extra, AccessTimes())
@@ -245,12 +245,12 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def journal(self) -> bool:
-        """Whether the primary key is a journal key: NEXT hands it out."""
+        """Whether the primary key is a journal key: NEXT delivers the entry."""
         return self.domain.name != b""
 
     @property
     def persistent(self) -> bool:
-        """Whether a record carries it."""
+        """Whether a log record carries it."""
         return self.run is not None
 
     @property
@@ -260,7 +260,7 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def modified(self) -> int:
-        """When its value or its primary key changed last."""
+        """Instant of the last change of its value or its primary key."""
         return self.extra.changed or self.created
 
     @modified.setter
@@ -271,12 +271,12 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def due(self) -> int:
-        """Since when it can be leased, or could until it was."""
+        """Instant since which it can be leased, or could before it was leased."""
         return self.extra.due or max(self.not_before, self.modified)
 
     @property
     def accessed(self) -> int:
-        """When it was last read or delivered."""
+        """Instant of the last read or delivery."""
         return self.extra.seen or self.created
 
     @accessed.setter
@@ -284,28 +284,28 @@ class Entry(Packed, eq=False, gc=False):
         self.own_times().seen = instant
 
     def reorder(self, priority: int, not_before: int) -> None:
-        """Give it another place in the order of work, while it is in no list."""
+        """Change the sort key of an entry that is in no list."""
         self.replace_facts(PRIORITY_AT, bytes((priority,)))
         self.not_before = not_before
 
     @property
     def delayed_until(self) -> int:
-        """When it becomes ready, while it is delayed."""
+        """Instant at which a delayed entry becomes ready."""
         return self.extra.waits_until or self.not_before
 
     @property
     def delay_key(self) -> bytes:
-        """Its key in the order of delays: that instant, and its arrival."""
+        """Sort key of a delayed entry: that instant, and its arrival."""
         instant = self.extra.waits_until
         if instant:
             return _pack_instant(instant) + self.facts[ARRIVAL_AT:ORDER_BYTES]
         return self.facts[DELAY_KEY]
 
-    # --- its record -----------------------------------------------------------------------------
+    # --- log record -----------------------------------------------------------------------------
 
     @property
     def job_id(self) -> bytes:
-        """The id of the job whose record carries it; empty: there is none."""
+        """Id of the job whose record carries it; empty: there is none."""
         run = self.run
         if run is None:
             return b""
@@ -313,52 +313,52 @@ class Entry(Packed, eq=False, gc=False):
             return run
         return run + self.facts[JOB_ID_REST]
 
-    # --- what few have --------------------------------------------------------------------------
+    # --- rarely set fields ----------------------------------------------------------------------
 
     @property
     def token(self) -> int:
-        """Lease token; 0: nobody works on it."""
+        """Lease token; 0: not leased."""
         return self.extra.token
 
     @property
     def leased_until(self) -> int:
-        """When its lease ends: at the token, unless a step of the clock moved that; 0: no lease."""
+        """End of the lease: the token, unless a clock step moved it; 0: not leased."""
         return self.extra.leased_until
 
     @property
     def expires(self) -> int:
-        """The instant at which it goes; 0: never."""
+        """Instant at which it expires; 0: never."""
         return self.extra.expires
 
     @property
     def superseded(self) -> int:
-        """The timestamp of the SET that took the URI while this was worked on; 0: none did."""
+        """Timestamp of the SET that took its URI while it was leased; 0: none."""
         return self.extra.superseded
 
     @property
     def links(self) -> list[bytes] | None:
-        """Further keys, by LINK."""
+        """Further keys, added by LINK."""
         return self.extra.links
 
     @property
     def reason(self) -> bytes | None:
-        """Why it is buried; None: it is not."""
+        """Reason of the burial; None: not buried."""
         return self.extra.reason
 
     def is_missing(self, data: int, *, leases: bool) -> bool:
-        """Whether a request needs its value (cache miss), which is on disk only.
+        """Cache miss: whether a request needs the value and it is only on disk.
 
-        It needs it for ``data``, if that is not 0, or as it leases the entry for the 256th time:
-        that attempt is of a new job, for workq.
+        A request needs the value if ``data`` is not 0, or if it leases the entry for the 256th
+        time: that attempt is of a new job in the workq log.
         """
         return isinstance(self.value, Cold) and (
             bool(data) or (leases and self.extra.starts >= workq.ATTEMPTS_MAX)
         )
 
-    # --- together -------------------------------------------------------------------------------
+    # --- all fields -----------------------------------------------------------------------------
 
     def all_keys(self) -> list[bytes]:
-        """Return the primary key and all further keys, also those that lead elsewhere by now."""
+        """Return the primary key and all further keys, also those that other entries took."""
         keys = [self.key]
         if self.uri is not None:
             keys.append(self.uri)
@@ -367,7 +367,7 @@ class Entry(Packed, eq=False, gc=False):
         return keys
 
     def full_bytes(self) -> int:
-        """Return the size of its keys and its value: nearly that of its record."""
+        """Return the size of its keys and its value, about that of its record."""
         return len(self.value) + sum(map(len, self.all_keys()))
 
     def meta(self, *, locked: bool) -> Meta:

@@ -17,10 +17,10 @@ from typing import Generic, TypeAlias, TypeVar
 from fastjournal.limits import KEY_BYTES_MAX
 
 TOP = b"\xff" * (KEY_BYTES_MAX + 1)
-"""Stands for no upper end: later than every key."""
+"""Upper bound of a range without end: later than every key."""
 
 Bounds: TypeAlias = tuple[bytes, bytes]
-"""The first key of a range, and the first one behind that is not in it."""
+"""Lower bound of a range, included, and upper bound, excluded."""
 
 FIRST: Bounds = (b"", b"")
 """Before the bounds of every range that is not empty."""
@@ -47,7 +47,7 @@ class Intervals(Generic[T]):
         self._root: _Node[T] | None = None
         self._by_bounds: dict[Bounds, dict[T, None]] = {}
         self.looks = 0
-        """Nodes that searches have looked at so far."""
+        """Nodes visited by searches so far."""
 
     def __len__(self) -> int:
         return len(self._by_bounds)
@@ -83,11 +83,12 @@ class Intervals(Generic[T]):
     ) -> list[tuple[Bounds, dict[T, None]]]:
         """Return the next ranges that contain a key, in the order of their bounds, and their items.
 
-        O(log n) where none does; each found costs O(log n) at the worst, where others lie between.
+        O(log n) if there are none; each found one costs O(log n) at the worst, if others lie
+        between.
 
         Args:
-            key: It.
-            behind: Bounds behind which to go on; ``FIRST``: from the beginning.
+            key: The key.
+            behind: Bounds of the last range that was returned; ``FIRST``: from the beginning.
             number_max: Most ranges.
         """
         found: list[tuple[Bounds, dict[T, None]]] = []
@@ -101,7 +102,7 @@ class Intervals(Generic[T]):
                     break
                 bounds = node.bounds
                 if bounds <= behind:
-                    # so is all that stands left of it
+                    # the ranges left of it end before too
                     node = node.right
                     continue
                 if bounds[0] <= key:

@@ -1,29 +1,28 @@
-"""Key index: an ordered secondary index of all keys, merged in slices and readable at any time.
+"""Key index: an ordered secondary index of all keys, and sorted runs of keys to be merged.
 
-It is a chunked sorted list of its own and not ``sortedcontainers.SortedList``, which has no way to
-merge a run of keys into one of its lists (tests/bench/bench_waiting.py compares the two).
+The index is merged in slices and can be read at any time. It is a chunked sorted list. It is not
+``sortedcontainers.SortedList``, which cannot merge a run of keys into one of its lists
+(tests/bench/bench_waiting.py compares the two).
 
-From the moment that it is there, the key table notes each key that comes or goes in a delta buffer,
-which is all that the path of a write does: one that comes in ``fresh``, one that goes in ``gone``,
-unless it is fresh. When a fresh key is older than some thousand others, and still stands, it gets
-into a sorted run (below), as keys of a log do at the start. So a key that goes soon after it
-came costs nothing more. Runs and gone keys are merged into the list later: to merge a key is to
-make the list say whether the key stands; so it may be noted any number of times, in any order.
+Once the index exists, the key table notes each added or removed key in a delta buffer, and a write
+does nothing more: an added key is noted in ``fresh``, a removed one in ``gone``, unless it is
+fresh. A fresh key that is older than some thousand others and still in the table is moved to a
+sorted run, like the keys of a log at the start. So a key that is removed soon costs nothing more.
+Runs and removed keys are merged into the list later: a merge makes the list say whether the key is
+in the table. So a key may be noted any number of times, in any order.
 
-A reader goes through the list and all keys that are not merged yet, in order. So it waits for no
-merge: every key that stands is among those that it finds, and some that do not stand any more.
+A reader reads the list and all keys that are not merged yet, in order. It waits for no merge: it
+finds every key of the table, and some keys that were removed.
 
-The keys stand in blocks of some hundred, each with its place in a list of first keys. n is the
-number of keys; merging a key is O(log n). Keys that are merged together and belong into one block
-are merged as a part: one pass through the block for all of them.
+The keys are in blocks of some hundred, and a list has the first key of each block. n is the number
+of keys; merging a key is O(log n). Keys that are merged together into one block are merged in one
+pass through the block.
 
-Sorted runs of keys that wait for the key index, as in a log-structured merge tree.
-
-Keys that come in bulk are sorted a run at a time, which takes a third of the work of putting each
-into its place in the index. From then on they can be read in order: a reader merges all runs from
-where it begins. The index takes the lowest keys of all runs, a few at a time, until none is left.
-
-n is the number of keys, r that of runs: one for 65,536 keys of a bulk load, some for 16,384 others.
+Keys that are added in bulk are sorted in runs, as in a log-structured merge tree. A sort takes a
+third of the work of inserting each key into the index. Then they can be read in order: a reader
+merges all runs from its start key on. The index takes the lowest keys of all runs, a few at a time,
+until none is left. r is the number of runs: one for 65,536 keys of a bulk load, one for about
+16,384 other keys.
 """
 
 from __future__ import annotations
@@ -36,41 +35,41 @@ from itertools import chain, islice
 from operator import eq, le, lt
 
 KEY_BYTES = sys.getsizeof(b"") + 8
-"""Memory of a key beside its bytes: its object, and its place in a list."""
+"""Memory of a key without its bytes: its object, and its item in a list."""
 
 RUN_KEYS_MAX = 16_384
-"""A run with more is merged with no other: merging two takes up to two milliseconds."""
+"""A larger run is not merged with another: merging two takes up to two milliseconds."""
 
 _TAKEN_KEYS_MIN = 1024
-"""Keys that were taken from a run stay in memory until they are so many, and half of it."""
+"""Keys taken from a run are freed when they are so many, and half of the run."""
 
 
 def bytes_of(keys: Collection[bytes]) -> int:
-    """Return the memory that some keys take where nothing else has them. O(n)."""
+    """Return the memory of keys that no other object has. O(n)."""
     return sum(map(len, keys)) + KEY_BYTES * len(keys)
 
 
 class KeyRuns:
-    """Sorted runs. A key may be in any number of them."""
+    """Sorted runs. A key may be in several of them."""
 
     __slots__ = ("_begins", "_each", "_runs", "bytes", "keys")
 
     def __init__(self) -> None:
         self._runs: list[list[bytes]] = []
         self._begins: list[int] = []
-        """For each run how many of its keys, the lowest ones, were taken."""
+        """Number of keys taken from each run, the lowest ones."""
         self._each = RUN_KEYS_MAX
-        """Keys that were taken of one run last."""
+        """Keys taken from one run by the last ``take``."""
         self.keys = 0
         """Keys of all runs."""
         self.bytes = 0
-        """Memory of these, also where an entry has the same key object."""
+        """Memory of these keys, also of those whose object an entry shares."""
 
     def add(self, keys: list[bytes]) -> None:
-        """Make a run of some keys, and of the last ones where they are no longer. O(n log n).
+        """Add keys as a run, merged with the last runs if these are not longer. O(n log n).
 
         Args:
-            keys: The keys, in any order; they belong to the runs from now on.
+            keys: The keys, in any order; the runs own the list from now on.
         """
         self.keys += len(keys)
         self.bytes += bytes_of(keys)
@@ -82,7 +81,7 @@ class KeyRuns:
             keys += runs.pop()[begins.pop() :]
         keys.sort()
         if len(keys) <= RUN_KEYS_MAX and any(map(eq, keys, islice(keys, 1, None))):
-            # one key may come and go any number of times, and all of them are taken at once
+            # a key may be added and removed many times; all its copies are taken together
             different = list(dict.fromkeys(keys))
             self.keys -= len(keys) - len(different)
             self.bytes -= bytes_of(keys) - bytes_of(different)
@@ -91,13 +90,13 @@ class KeyRuns:
         begins.append(0)
 
     def take(self, keys_max: int) -> list[bytes]:
-        """Take the lowest keys of all runs, in order; each is in no run any more. O(r log n).
+        """Remove and return the lowest keys of all runs, in order. O(r log n).
 
         Args:
-            keys_max: Most keys, if they are no fewer than runs.
+            keys_max: Most keys, if there are not more runs than that.
         """
         runs, begins = self._runs, self._begins
-        # all runs have keys everywhere, or one has all that are next, or something in between
+        # from all runs with keys everywhere to one run with all the next keys
         each = min(2 * self._each, keys_max)
         ends, number = self._ends(each)
         while number > keys_max and each > 1:
@@ -115,7 +114,7 @@ class KeyRuns:
         return taken
 
     def _ends(self, each: int) -> tuple[list[int], int]:
-        """Return where the next keys of each run end, at most so many, and how many they are."""
+        """Return the ends of the next keys of each run, at most ``each``, and their number."""
         runs, begins = self._runs, self._begins
         last = each - 1
         bound = min(
@@ -129,14 +128,14 @@ class KeyRuns:
         if bound is None:
             ends = [len(run) for run in runs]
         else:
-            # no run but those that have the bound itself has more that are as low
+            # only runs that contain the bound itself have more keys that are as low
             ends = [
                 bisect_right(run, bound, begin) for run, begin in zip(runs, begins, strict=True)
             ]
         return ends, sum(ends) - sum(begins)
 
     def _free(self) -> None:
-        """Free memory of keys that were taken."""
+        """Free the memory of taken keys."""
         runs, begins = self._runs, self._begins
         for at, (run, begin) in enumerate(zip(runs, begins, strict=True)):
             if begin >= _TAKEN_KEYS_MIN and begin > len(run) // 2:
@@ -150,8 +149,8 @@ class KeyRuns:
         """Return the keys from ``start`` up to but not ``stop``, in order, some repeatedly.
 
         Args:
-            start: The first key, if it is there.
-            stop: The first key that does not count; None: all count.
+            start: Lower bound, included.
+            stop: Upper bound, excluded; None: no bound.
             more: Other keys of this range, in order.
         """
         sources: list[Iterable[bytes]] = [more] if more else []
@@ -174,20 +173,20 @@ class KeyRuns:
 
 
 BLOCK_KEYS_MAX = 1024
-"""A block with more is split. Adding a key moves the others of its block: 8 KiB at most."""
+"""A larger block is split. Inserting a key moves the others of its block: 8 KiB at most."""
 
 BLOCK_KEYS_MIN = 128
-"""A block with less joins the next one."""
+"""A smaller block is joined with the next one."""
 
 PART_KEYS_MIN = 64
-"""From so many keys on that belong into one block, a pass through all of it costs less."""
+"""From so many keys for one block on, a pass through the whole block costs less."""
 
 
 class KeyIndex:
     """Ordered index of the keys of all entries.
 
     Args:
-        standing: Returns those of some keys that stand.
+        standing: Returns those of the given keys that are in the key table.
     """
 
     __slots__ = (
@@ -198,37 +197,37 @@ class KeyIndex:
     def __init__(self, standing: Callable[[list[bytes]], list[bytes]]) -> None:
         self._blocks: list[list[bytes]] = [[]]
         self._firsts = [b""]
-        """For each block a key that is not behind its first one, but behind the block before."""
+        """Lower bound of each block, greater than all keys of the block before."""
         self._runs = KeyRuns()
-        """Keys that were pending before those that are pending now."""
+        """Keys that were pending earlier."""
         self._standing = standing
         self.fresh: dict[bytes, bool] = {}
-        """Keys that came, the oldest first, and whether they still stand: the key table keeps it.
-        Each is in no block, or it is gone or pending too."""
+        """Added keys, the oldest first, and whether they are still in the table; the key table
+        updates it. Each is in no block, unless it is also in ``gone`` or ``pending``."""
         self.gone: list[bytes] = []
-        """Keys that went and were not fresh: the key table adds to it."""
+        """Removed keys that were not fresh; the key table appends to it."""
         self.pending: list[bytes] = []
-        """Keys that came in bulk, or went: the key table adds to it."""
+        """Keys added in bulk, or removed; the key table appends to it."""
         self._merges = 0
         self._gone_bytes = self._gone_counted = 0
-        """Memory of the first so many keys that went."""
+        """Memory of the first ``_gone_counted`` removed keys."""
         self._dead_run_bytes = 0
-        """Memory of keys that went and were taken out of the blocks, but may be in a run."""
+        """Memory of removed keys that were deleted from the blocks, but may be in a run."""
 
     @property
     def run_keys(self) -> int:
-        """Keys that are in sorted runs. O(1)."""
+        """Number of keys in sorted runs. O(1)."""
         return self._runs.keys
 
     @property
     def run_bytes(self) -> int:
-        """Memory of these, also where an entry has the same key object. O(1)."""
+        """Memory of these keys, also of those whose object an entry shares. O(1)."""
         return self._runs.bytes
 
     def gone_bytes(self) -> int:
-        """Return the memory of keys that went. O(number that went since the last call)."""
+        """Return the memory of removed keys. O(keys removed since the last call)."""
         gone = self.gone
-        # here, so that the path of a DELETE counts nothing
+        # counted here, so that a DELETE counts nothing
         self._gone_bytes += bytes_of(gone[self._gone_counted :])
         self._gone_counted = len(gone)
         return self._gone_bytes
@@ -236,19 +235,19 @@ class KeyIndex:
     def dead_bytes(self) -> int:
         """Return the memory of keys that no entry has. O(number of fresh keys).
 
-        The part of keys in runs is an estimate, and at most that of all of these.
+        The share of keys in runs is an estimate, and at most the memory of all keys in runs.
         """
         fresh = sum(len(key) + KEY_BYTES for key, stands in self.fresh.items() if not stands)
         return fresh + self.gone_bytes() + min(self._dead_run_bytes, self._runs.bytes)
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Version of the keys to read: it changes when any comes or is merged. O(1)."""
+        """Version of the keys to read: it changes when a key is added, removed or merged. O(1)."""
         return self._merges, len(self.pending), len(self.fresh)
 
     @property
     def unsorted(self) -> int:
-        """Keys that a reader sorts, or leaves out because they are not of its range. O(1)."""
+        """Number of keys that a reader sorts, or skips because they are not in its range. O(1)."""
         return len(self.pending) + len(self.fresh)
 
     def idle(self) -> bool:
@@ -256,9 +255,9 @@ class KeyIndex:
         return not (self.fresh or self.gone or self.pending or self._runs.keys)
 
     def sort_pending(self, keys_max: int) -> int:
-        """Let at most so many keys become a run; return how many were looked at.
+        """Sort at most ``keys_max`` keys into a run; return how many were examined.
 
-        They are those that are pending, and then the oldest that are fresh and still stand.
+        Pending keys come first, then the oldest fresh keys that are still in the table.
         """
         self._merges += 1
         if self.pending:
@@ -273,7 +272,7 @@ class KeyIndex:
         return number
 
     def merge(self, keys_max: int) -> int:
-        """Merge some keys, at most so many, and return how many; 0: there was nothing to do."""
+        """Merge at most ``keys_max`` keys and return how many; 0: nothing to merge."""
         self._merges += 1
         if self._runs.keys:
             keys = self._runs.take(keys_max)
@@ -292,7 +291,7 @@ class KeyIndex:
         return len(keys)
 
     def merge_gone(self, keys_max: int) -> int:
-        """Take some keys that have gone out of the blocks, at most so many; return how many."""
+        """Delete at most ``keys_max`` removed keys from the blocks; return how many."""
         self._merges += 1
         before = self.gone_bytes()
         keys = _last_of(self.gone, keys_max)
@@ -305,7 +304,7 @@ class KeyIndex:
         return len(keys)
 
     def _oldest_fresh(self, keys_max: int) -> list[tuple[bytes, bool]]:
-        """Take the keys out that came first, at most so many."""
+        """Remove and return the oldest fresh keys, at most ``keys_max``."""
         fresh = self.fresh
         if len(fresh) <= keys_max:
             self.fresh = {}
@@ -316,18 +315,18 @@ class KeyIndex:
         return items
 
     def _merge(self, keys: list[bytes]) -> set[bytes]:
-        """Merge different keys in byte order, those of one block after the other.
+        """Merge distinct keys in byte order, block by block.
 
         Returns:
-            Those that do not stand.
+            The keys that are not in the table.
         """
         firsts, fresh = self._firsts, self.fresh
         standing = self._standing(keys)
         if fresh:
-            # they will be in a block: so it has to be noted when they go
+            # they get into a block, so their removal must be noted
             for key in fresh.keys() & standing:
                 del fresh[key]
-        # where none has gone, as in a stream of SETs, no key is looked at once more
+        # if none was removed, as in a stream of SETs, no key is checked again
         gone = set(keys).difference(standing) if len(standing) < len(keys) else set()
         place = at = 0
         while at < len(keys):
@@ -341,7 +340,7 @@ class KeyIndex:
             else:
                 _merge_many(block, part, gone)
             at += len(part)
-            # a block that is split or joined changes places from this one on only
+            # a split or join moves only the blocks after this one
             self._resize(place)
         return gone
 
@@ -354,7 +353,7 @@ class KeyIndex:
             self._join(place)
 
     def _split(self, place: int) -> None:
-        """Split a block into parts of half the size of the largest, or somewhat more."""
+        """Split a block into parts of half the maximum size, or slightly more."""
         block = self._blocks[place]
         size = len(block) // (2 * len(block) // BLOCK_KEYS_MAX) + 1
         cuts = range(size, len(block), size)
@@ -363,7 +362,7 @@ class KeyIndex:
         del block[size:]
 
     def _join(self, place: int) -> None:
-        """Let a small block take over the next one, where both are no more than half a block."""
+        """Join a small block with the next one, if both together are at most half a block."""
         firsts, blocks = self._firsts, self._blocks
         if len(blocks) == 1:
             return
@@ -380,7 +379,7 @@ class KeyIndex:
     def between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
         """Return the keys from ``start`` up to but not ``stop``; valid for this version.
 
-        Some may not stand in the store any more.
+        Some may no longer be in the key table.
         """
         fresh = chain(self.pending, self.fresh)
         noted = [key for key in fresh if start <= key and (stop is None or key < stop)]
@@ -392,12 +391,12 @@ class KeyIndex:
     def _with_noted(
         self, start: bytes, stop: bytes | None, noted: Iterator[bytes]
     ) -> Iterator[bytes]:
-        """Yield the merged keys of a range, and those noted in it, each once."""
+        """Yield the merged keys of a range, and the noted ones, each once."""
         merged = next(self._merged_between(start, None), None)
         for key in noted:
             if key < start:
                 continue
-            # the least key behind it: what is noted again comes no more
+            # the smallest key after it: repeated notes are skipped
             behind = key + b"\0"
             if merged is not None and merged <= key:
                 yield from self._merged_between(start, key)
@@ -422,13 +421,13 @@ class KeyIndex:
             at = 0
 
     def unmerged(self) -> set[bytes]:
-        """Return all keys that the list of blocks may be wrong about. O(n), for tests."""
+        """Return all keys for which the blocks may be wrong. O(n), for tests."""
         return {*self.pending, *self.fresh, *self.gone, *chain.from_iterable(self._runs.lists())}
 
     def check(self, standing: Set[bytes]) -> None:
-        """Assert the order of blocks and runs, and that a merge leaves what stands. For tests.
+        """Assert the order of blocks and runs, and that merging gives the key table. For tests.
 
-        A read through all keys that are pending would take most of the time of a property test.
+        It does not read all pending keys: that would take most of the time of a property test.
         """
         blocks, firsts = self._blocks, self._firsts
         merged = list(chain.from_iterable(blocks))
@@ -443,7 +442,7 @@ class KeyIndex:
         assert self._runs.bytes == sum(map(bytes_of, runs))
         assert self.gone_bytes() == bytes_of(self.gone)
         assert standing ^ set(merged) <= self.unmerged()
-        # else a merged key that is fresh would go without a note
+        # otherwise a merged key that is fresh could be removed without a note
         assert self.fresh.keys() & merged <= {*self.gone, *self.pending}
         assert all((key in standing) is stands for key, stands in self.fresh.items())
 
@@ -452,7 +451,7 @@ class KeyIndex:
 
 
 def _last_of(keys: list[bytes], number: int) -> list[bytes]:
-    """Take the last keys out, at most so many."""
+    """Remove and return the last keys, at most ``number``."""
     first = max(len(keys) - number, 0)
     taken = keys[first:]
     del keys[first:]
@@ -460,9 +459,9 @@ def _last_of(keys: list[bytes], number: int) -> list[bytes]:
 
 
 def _by_kind(keys: list[bytes]) -> list[bytes]:
-    """Return the keys of jobs, then their URIs, which mostly alternate.
+    """Return the keys of jobs, then their URIs; the two mostly alternate.
 
-    Either kind is in order, or nearly so: a sort then takes few comparisons.
+    Each kind is in order, or nearly: a sort then needs few comparisons.
     """
     return keys[::2] + keys[1::2]
 
@@ -483,5 +482,5 @@ def _merge_many(block: list[bytes], part: list[bytes], gone: set[bytes]) -> None
     noted = set(part)
     block[:] = [key for key in block if key not in noted]
     block += [key for key in part if key not in gone] if gone else part
-    # two parts in order, which the sort merges in one pass
+    # two sorted parts, which the sort merges in one pass
     block.sort()

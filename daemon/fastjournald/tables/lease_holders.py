@@ -1,8 +1,8 @@
-"""Lease holders: connections that hold leases, how many, and since when. For people. Pure.
+"""Lease holders: connections that hold leases, how many, and since when; for display. Pure.
 
-A lease operation is the object of all entries that one request leases. These refer to it, so the
-end of a lease finds it in O(1), and tokens that are equal by chance are no matter. It ends with its
-last entry. The lease table counts; only what is rare is done here.
+A lease operation is an object shared by all entries that one request leases. These refer to it, so
+the end of a lease finds it in O(1), and tokens that are equal by chance do no harm. It ends with
+its last entry. The lease table does the frequent counting, this module the rare steps.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fastjournald.tables.domain import Domain
 
 
 class LeaseHolder(msgspec.Struct, eq=False, gc=False):
-    """Connection that leases entries. No request is decided by it."""
+    """Connection that leases entries. No request depends on it."""
 
     name: str
     """Address, and the name of its access token."""
     session: Hashable
-    """None: the connection has ended, and its leases go on."""
+    """None: the connection has ended, and its leases continue."""
     number: int = 0
-    """How many entries it has leased."""
+    """Number of its leased entries."""
     first: LeaseOperation | None = None
-    """The first of its lease operations that stand, in the order of their begins (linked list)."""
+    """First of its current lease operations in the order of their begins (linked list)."""
     last: LeaseOperation | None = None
     inherited: SortedKeyList | None = None
-    """Leases that others began before ``last``, and that it has renewed; by their begins."""
+    """Renewed leases that other connections began before ``last``; by their begins."""
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is there."""
+        """Whether the connection is open."""
         return self.session is not None
 
     def oldest(self) -> LeaseOperation:
-        """Return the lease operation with the first begin; there is one. O(1)."""
+        """Return the lease operation with the earliest begin; there must be one. O(1)."""
         first = self.first
         if self.inherited and (first is None or self.inherited[0].since < first.since):
             first = self.inherited[0]
@@ -54,7 +54,7 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
         self.inherited.add(operation)
 
     def append(self, operation: LeaseOperation) -> None:
-        """Put a lease operation behind those that began before it. O(1)."""
+        """Append a lease operation, which began last. O(1)."""
         operation.previous = last = self.last
         if last is None:
             self.first = operation
@@ -63,7 +63,7 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
         self.last = operation
 
     def insert_behind(self, operation: LeaseOperation, other: LeaseOperation) -> None:
-        """Put one lease operation behind another with the same begin. O(log n)."""
+        """Insert a lease operation after another with the same begin. O(log n)."""
         if not self.has_linked(other):
             assert self.inherited is not None
             self.inherited.add(operation)
@@ -76,7 +76,7 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
             operation.following.previous = operation
 
     def move_begins(self, step_us: int) -> None:
-        """Let its leases have begun by so much later; those of unknown begin stay. O(n)."""
+        """Move the begins of its leases by a step of the clock; unknown begins stay. O(n)."""
         operations = list(self.inherited or ())
         link = self.first
         while link is not None:
@@ -90,11 +90,11 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
             self.inherited = SortedKeyList(inherited, key=_begin)
 
     def has_linked(self, operation: LeaseOperation) -> bool:
-        """Whether a lease operation of it stands in the linked list. O(1)."""
+        """Whether a lease operation is in the linked list. O(1)."""
         return operation.previous is not None or self.first is operation
 
     def remove(self, operation: LeaseOperation) -> None:
-        """Take out a lease operation that is over. O(1), of one that was inherited O(log n)."""
+        """Remove a lease operation that has ended. O(1), O(log n) for an inherited one."""
         previous, following = operation.previous, operation.following
         if self.first is operation:
             self.first = following
@@ -112,33 +112,33 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
 
 
 class LeaseBatch(msgspec.Struct, eq=False, gc=False):
-    """Entries of a lease operation that has leased several."""
+    """Entries of a lease operation that leased several."""
 
     until: int
-    """When their leases end."""
+    """End of their leases."""
     domains: list[Domain]
     """Domains that may have some of them."""
 
 
 class LeaseOperation(msgspec.Struct, eq=False, gc=False):
-    """Leases of one request: their begin, and who holds them."""
+    """Leases of one request: their begin and their holder."""
 
     since: int
-    """Begin of the lease, before it was renewed; 0: before the start of the daemon."""
+    """Begin of the lease, before any renewal; 0: before the start of the daemon."""
     holder: LeaseHolder
     leased: Domain | LeaseBatch
-    """The domain of its only entry; what it has leased, if that is more."""
+    """Domain of its only entry, or the batch of several."""
     number: int = 1
-    """How many of its entries are leased by it still."""
+    """Number of its entries that are still leased by it."""
     renews: int = 0
-    """Token with which the last TOUCH came; 0: a lease that was not renewed."""
+    """Token of the last TOUCH; 0: a lease that was not renewed."""
     previous: LeaseOperation | None = None
     following: LeaseOperation | None = None
 
     def domain(self) -> Domain | None:
-        """Return the domain of one of its entries; None: it is not known. O(domains), amortized.
+        """Return the domain of one of its entries; None: unknown. O(domains), amortized.
 
-        Where other leases of the domain end at the same instant by chance, it may be of these.
+        If other leases of the domain end at the same instant, it may be the domain of these.
         """
         batch = self.leased
         if not isinstance(batch, LeaseBatch):
@@ -151,7 +151,7 @@ class LeaseOperation(msgspec.Struct, eq=False, gc=False):
         return None
 
     def move(self, before: Domain, domain: Domain) -> None:
-        """Let one of its entries, which are at most 1,000, have another domain. O(domains)."""
+        """Change the domain of one of its entries, which are at most 1,000. O(domains)."""
         batch = self.leased
         if not isinstance(batch, LeaseBatch):
             self.leased = domain
@@ -163,5 +163,5 @@ class LeaseOperation(msgspec.Struct, eq=False, gc=False):
 
 
 def _begin(operation: LeaseOperation) -> tuple[int, int]:
-    # no two are equal: else to remove one would mean to look at all with its begin
+    # the keys are unique: otherwise a removal scans all with the same begin
     return operation.since, id(operation)

@@ -1,9 +1,9 @@
-"""Leases (visibility timeouts) by token (fencing token); superseded entries. Pure.
+"""Lease table: leases (visibility timeouts) by token (fencing token); superseded entries. Pure.
 
-A lease ends at its token, which is another one than that of the entry's lease before, unless a step
-of the clock moved its end. One worker has a URI. Leases stand by domain, grouped by end; those of
-superseded entries, whose URI leads to a newer entry already, come back to no queue, and stand with
-the plain ones.
+A lease ends at its token. The token differs from that of the entry's lease before, unless a step of
+the clock moved its end. At most one entry of a URI is leased. Leases are grouped by domain and end.
+A superseded entry is one whose URI has a newer entry: it is never requeued, and its lease is in the
+table of plain entries.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
 _LEASE_MS_MAX = limits.INSTANT_MAX // 1000 - 1
-"""The last whole millisecond of which all microseconds are instants."""
+"""Last millisecond all of whose microseconds are valid instants."""
 
 
 class LeaseTokens:
     """Source of lease tokens.
 
-    A token is the deadline, rounded up to whole milliseconds; the microseconds below are a counter,
-    so that it differs from the tokens that an entry has or had before.
+    A token is the deadline, rounded up to whole milliseconds, plus a counter in the last three
+    digits (microseconds). It differs from the current and the previous token of the entry.
 
     Args:
         lease_us_default: Length of a lease that names none.
@@ -37,7 +37,7 @@ class LeaseTokens:
     def __init__(self, lease_us_default: int) -> None:
         self._lease_us_default = lease_us_default
         self.count = 0
-        """Lease operations so far: the last three digits of the next token."""
+        """Lease operations so far; the last three digits are those of the next token."""
 
     def lease_us_of(self, domain: Domain) -> int:
         """Return the default length of a lease in a domain."""
@@ -46,12 +46,12 @@ class LeaseTokens:
         return default if limit is None else limit.lease_us or default
 
     def deadline(self, timeout: int | None, now: int) -> int:
-        """Return when a lease of that length ends; None or 0: of the default length."""
+        """Return the end of a lease of this length; None or 0: the default length."""
         return now + (timeout or self._lease_us_default)
 
     def issue(self, entries: list[Entry], deadline: int) -> int:
-        """Return the token, and so the end, of a lease operation on these entries."""
-        # where instants saturate, there is room for as many milliseconds as may be looked through
+        """Return a token, which is also the end, for a lease operation on these entries."""
+        # near the largest instant: keep room for the milliseconds that ``_free_token`` may try
         base = min(-(-deadline // 1000), _LEASE_MS_MAX - 2 * len(entries) // 1000)
         token = base * 1000 + self.count % 1000
         self.count += 1
@@ -64,7 +64,7 @@ class LeaseTokens:
     def _free_token(self, entries: list[Entry], base: int) -> int:
         """Return the first token from millisecond ``base`` on that is free for all entries.
 
-        A thousand have the same millisecond. Entries take two each, so one of the next is free.
+        A millisecond has a thousand tokens. Each entry blocks at most two, so the search ends.
         """
         taken = {entry.extra.token_before for entry in entries}
         taken.update(entry.extra.token for entry in entries)
@@ -80,8 +80,8 @@ class LeaseTable:
     """Leases of all domains.
 
     Args:
-        scheduler: Has the domains, and their timer queue.
-        signals: Told of deadlines.
+        scheduler: Domains and their timer queue.
+        signals: Receives deadlines.
     """
 
     def __init__(self, scheduler: Scheduler, signals: Signals) -> None:
@@ -89,25 +89,25 @@ class LeaseTable:
         self._round_robin = scheduler.round_robin
         self._signals = signals
         self.by_uri: dict[bytes, Entry] = {}
-        """URI to the entry that is leased for it."""
+        """URI to its leased entry."""
         self.count = 0
         """Number of leased entries."""
         self.plain_count = 0
         """Number of leased plain entries."""
         self.lost = 0
-        """Leases that ran out so far."""
+        """Leases that expired so far."""
         self.holding: dict[LeaseHolder, None] = {}
-        """Connections that hold leases. Leases from before the start are nobody's."""
+        """Sessions that hold leases. Leases of the time before the start have no holder."""
         self.name_of: Callable[[Hashable], str] = lambda _session: ""
-        """Returns the name of a session, for people."""
+        """Returns the display name of a session."""
         self._holders: dict[Hashable, LeaseHolder] = {}
 
     def home(self, entry: Entry) -> Domain:
-        """Return the domain whose leases an entry stands among. O(1)."""
+        """Return the domain that counts the lease of an entry. O(1)."""
         return self._plain if entry.superseded else entry.domain
 
     def begin(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
-        """Lease entries, which are in no queue, until ``token``, to a session that reads them."""
+        """Lease entries, which are in no queue, until ``token`` to a session."""
         plain, by_uri, signals = self._plain, self.by_uri, self._signals
         self.count += len(entries)
         holder = self._holders.get(session)
@@ -121,7 +121,7 @@ class LeaseTable:
         if not holder.number:
             self.holding[holder] = None
         holder.number += number
-        # as ``LeaseHolder.append``, without a call (tests.bench.bench_instructions)
+        # same as ``LeaseHolder.append``, without a call (tests.bench.bench_instructions)
         operation.previous = last = holder.last
         if last is None:
             holder.first = operation
@@ -132,7 +132,7 @@ class LeaseTable:
         for entry in entries:
             extra = entry.extra
             if extra is NOTHING:
-                # as ``own``, without a call (tests.bench.bench_instructions)
+                # same as ``own``, without a call (tests.bench.bench_instructions)
                 extra = entry.extra = Extra()
             elif type(extra) is not Extra:
                 extra = entry.own()
@@ -152,12 +152,12 @@ class LeaseTable:
                 by_uri[entry.uri] = entry
 
     def bound(self, entries: list[Entry], attempts_max: int) -> None:
-        """Let the leases of entries have a bound on failed attempts."""
+        """Set the bound on failed attempts for these leases."""
         for entry in entries:
             entry.own().attempts_max = attempts_max
 
     def load(self, entry: Entry) -> None:
-        """Take over a lease from the log; the timer queue is built later. O(1)."""
+        """Load a lease from the log; the timer queue is built later. O(1)."""
         entry.move_to(EntryState.LEASED, LOAD)
         self.count += 1
         self.plain_count += not entry.journal
@@ -168,10 +168,9 @@ class LeaseTable:
             self.by_uri[entry.uri] = entry
 
     def is_renewed_from(self, entry: Entry, token: int) -> bool:
-        """Whether a worker has this token whose TOUCH made the entry's lease what it is. O(1).
+        """Whether the lease was renewed by a TOUCH with this token, so a retry is idempotent. O(1).
 
-        It is the token with which the last TOUCH came, or one that another TOUCH with the same
-        token made between.
+        True for the token of the last TOUCH, and for the token before the current one.
         """
         extra = entry.extra
         lease = extra.lease
@@ -180,31 +179,31 @@ class LeaseTable:
         return token in (lease.renews, extra.token_before)
 
     def holder_of(self, session: Hashable) -> LeaseHolder | None:
-        """Return the lease holder that a session is; None: it has leased nothing. O(1)."""
+        """Return the lease holder of a session; None: it has leased nothing. O(1)."""
         return self._holders.get(session)
 
     def end_session(self, session: Hashable) -> None:
-        """A session has ended: it begins no lease any more."""
+        """Mark a session as ended: it begins no new lease."""
         holder = self._holders.pop(session, None)
         if holder is not None:
             holder.session = None
 
     def _holder_of(self, session: Hashable) -> LeaseHolder:
-        """Return the lease holder that a session is, made if it is none yet."""
+        """Return the lease holder of a session; create it if there is none."""
         holder = self._holders.get(session)
         if holder is None:
             holder = self._holders[session] = LeaseHolder(self.name_of(session), session)
         return holder
 
     def _leave_operation(self, operation: LeaseOperation) -> None:
-        """One entry of a lease operation is leased by it no more. O(1)."""
+        """Remove one entry from a lease operation. O(1)."""
         holder = operation.holder
         holder.number -= 1
         operation.number -= 1
         if operation.number:
             return
         if operation is holder.first:
-            # as ``LeaseHolder.remove``, without a call (tests.bench.bench_instructions)
+            # same as ``LeaseHolder.remove``, without a call (tests.bench.bench_instructions)
             holder.first = following = operation.following
             if following is None:
                 holder.last = None
@@ -216,7 +215,7 @@ class LeaseTable:
             del self.holding[holder]
 
     def _renew_operation(self, entry: Entry, session: Hashable, shown: int) -> None:
-        """Let the lease of an entry be one that a session has renewed. O(log n)."""
+        """Make the lease of an entry one that a session renewed with token ``shown``. O(log n)."""
         extra = entry.own()
         holder = self._holder_of(session)
         before: LeaseOperation | None = extra.lease
@@ -236,18 +235,18 @@ class LeaseTable:
             self._leave_operation(before)
 
     def _move(self, entry: Entry, home: Domain, other: Domain) -> None:
-        """Let the lease of an entry stand in another domain. O(log n)."""
+        """Move the lease of an entry to another domain's table. O(log n)."""
         home.leases.discard(entry.leased_until, entry)
         other.leases.add(entry.leased_until, entry)
         self._round_robin.refresh(home)
 
     def extend(self, entry: Entry, token: int, session: Hashable, *, shown: int) -> Sequence[bytes]:
-        """Let the lease of an entry end at ``token`` instead, which a session asked for.
+        """Lease renewal: move the end of a lease to ``token`` for a session.
 
-        ``shown``: the token that the session has proved the lease with.
+        ``shown``: the token with which the session proved its lease.
 
         Returns:
-            The URIs for which it is leased: work on them has to wait for that.
+            The URIs of the lease: their waiting entries stay delayed until the new end.
         """
         extra = entry.own()
         self._renew_operation(entry, session, shown)
@@ -256,7 +255,7 @@ class LeaseTable:
         return self.move_end(entry, token)
 
     def move_end(self, entry: Entry, until: int) -> Sequence[bytes]:
-        """Let the lease of an entry end at that instant, whatever its token is. O(log n).
+        """Move the end of a lease; the token does not change. O(log n).
 
         Returns:
             As ``extend``.
@@ -272,22 +271,22 @@ class LeaseTable:
             self._note_superseded(entry)
         operation: LeaseOperation | None = extra.lease
         if operation is not None and isinstance(operation.leased, LeaseBatch):
-            # all of its entries move alike
+            # the caller moves all entries of the batch
             operation.leased.until = until
         self._round_robin.refresh(home)
         self._signals.wake_at(until)
         return self._uris_of(entry)
 
     def move_begins(self, step_us: int) -> None:
-        """Let all leases that stand have begun by so much later. O(n)."""
+        """Add a clock step to the begin of all current leases. O(n)."""
         for holder in self.holding:
             holder.move_begins(step_us)
 
     def end(self, entry: Entry) -> Sequence[bytes]:
-        """End the lease of an entry; its next state is up to the caller.
+        """End the lease of an entry. The caller sets its next state.
 
         Returns:
-            The URIs for which it was leased: other work on them may begin.
+            The URIs of the lease: their next entries may be leased.
         """
         extra = entry.extra
         domain = entry.domain
@@ -316,7 +315,7 @@ class LeaseTable:
             for uri in uris:
                 del self.by_uri[uri]
             return uris
-        # the same for what nearly every entry is, at half the price
+        # same as ``_uris_of`` for entries that are not superseded, at half the cost
         if entry.uri is None:
             return ()
         del self.by_uri[entry.uri]
@@ -325,7 +324,7 @@ class LeaseTable:
     # --- superseded entries and RENAME ----------------------------------------------------------
 
     def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
-        """Let a SET with this timestamp take a URI, or a link, from a leased entry."""
+        """Mark a leased entry as superseded: a SET with this timestamp took its URI or a link."""
         self.by_uri[uri] = entry
         if not entry.superseded:
             self._move(entry, self.home(entry), self._plain)
@@ -333,7 +332,7 @@ class LeaseTable:
             self._note_superseded(entry)
 
     def _note_superseded(self, entry: Entry) -> None:
-        """Let a superseded entry, which stands among the plain leases, count for its domain."""
+        """Count the lease of a superseded entry for the limits of its domain."""
         domain = entry.domain
         if domain is not self._plain:
             if domain.superseded is None:
@@ -348,10 +347,10 @@ class LeaseTable:
             superseded.discard(entry.leased_until, entry)
 
     def rekey(self, entry: Entry, old: bytes, before: Domain) -> int:
-        """Let the lease of an entry follow that had a primary key and a domain before.
+        """Update the leases after RENAME changed the primary key and the domain of an entry.
 
         Returns:
-            How many leases end with its own, which is how much there was to do.
+            Number of leases with the same end, which is the work done.
         """
         self.plain_count += (entry.domain is self._plain) - (before is self._plain)
         home = self._plain if entry.superseded else before
@@ -373,7 +372,7 @@ class LeaseTable:
         return number
 
     def _uris_of(self, entry: Entry) -> list[bytes]:
-        """Return the URI, and the links that newer entries have as theirs, if they wait for it."""
+        """Return the URI, and the links that newer entries use as URI, that wait for this entry."""
         uris = [] if entry.uri is None else [entry.uri]
         if entry.superseded and entry.links:
             uris += entry.links

@@ -1,6 +1,6 @@
 """Locks: their owners and ends. Pure; in memory only: a lock never outlives its connection.
 
-A lock belongs to the entry whose primary key it stands under. n is the number of locks.
+A lock belongs to the entry with its primary key. n is the number of locks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Locks:
         return len(self.by_key)
 
     def put(self, key: bytes, owner: Hashable, until: int, since: int) -> None:
-        """Lock, in the place of the lock that stands there. O(log n)."""
+        """Lock a key; this replaces its lock. O(log n)."""
         self.discard(key)
         self.by_key[key] = Lock(owner, until, since)
         self._by_owner.setdefault(owner, {})[key] = None
@@ -100,7 +100,7 @@ class Locks:
         return self._ends[0][0] if self._ends else NEVER
 
     def move_ends(self, step_us: int) -> None:
-        """Let all of them end by so much later. O(n log n)."""
+        """Move the ends of all locks by a step of the clock. O(n log n)."""
         for lock in self.by_key.values():
             lock.until = moved(lock.until, step_us)
         self._ends = SortedList((lock.until, key) for key, lock in self.by_key.items())

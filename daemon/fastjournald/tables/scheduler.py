@@ -1,7 +1,7 @@
 """Scheduler: ready and delayed queues of the domains, and dead letters. Pure.
 
-Each domain has a queue of what is ready, in the order of work, and one of what is delayed. Which
-domain is asked next is the matter of the round robin (``tables.domain``).
+Each domain has a queue of ready entries and one of delayed entries. The round robin
+(``tables.domain``) chooses the next domain.
 
 n is the number of entries or domains; every operation is O(log n) unless it says otherwise.
 """
@@ -27,30 +27,30 @@ class Scheduler:
     """Queues of all domains.
 
     Args:
-        signals: Told of deadlines, and of work for requests that wait.
-        limits: Empty, with the default limit of a domain.
+        signals: Receives deadlines, and ready work for waiting requests.
+        limits: Empty table, with the default limit of a domain.
     """
 
     def __init__(self, signals: Signals, limits: DomainLimits) -> None:
         self._signals = signals
         self.domains: dict[bytes, Domain] = {}
-        """By name, those that hold entries."""
+        """Domains that have entries, by name."""
         self.names: SortedList = SortedList()
-        """Names of the domains that hold entries, a pause or a limit, in byte order."""
+        """Names of the domains that have entries, a pause or a limit, in byte order."""
         self.plain = Domain(b"")
-        """Home of plain entries, and of the leases after which nothing comes back to a queue."""
+        """Domain of plain entries, and of leases whose entries are never requeued."""
         self.pauses = Pauses()
         self.limits = limits
         self.round_robin = RoundRobin(signals)
         self.delayed = 0
         """Number of delayed entries."""
         self.buried = 0
-        """Number of buried entries, plain ones too."""
+        """Number of buried entries, with plain ones."""
 
     # --- domains --------------------------------------------------------------------------------
 
     def domain_of(self, name: bytes) -> Domain:
-        """Return the domain of that name, made where there is none. O(1), O(log n) to make it."""
+        """Return the domain of this name; create it if needed. O(1), O(log n) to create it."""
         domain = self.domains.get(name)
         if domain is None:
             domain = self.domains[name] = Domain(name)
@@ -67,7 +67,7 @@ class Scheduler:
         return domain
 
     def leave(self, domain: Domain) -> None:
-        """One entry fewer is in a domain, which goes with its last one. O(1), then O(log n)."""
+        """Count one entry less in a domain; the last one removes it. O(1), then O(log n)."""
         domain.entries -= 1
         if domain.limit is not None:
             self.round_robin.hold_or_free(domain)
@@ -76,12 +76,12 @@ class Scheduler:
             self.drop_name(domain.name)
 
     def note_name(self, name: bytes) -> None:
-        """Note the name of a domain that is about to get a pause or a limit."""
+        """Add the name of a domain that is about to get a pause or a limit."""
         if not self._is_listed(name):
             self.names.add(name)
 
     def drop_name(self, name: bytes) -> None:
-        """Note that a domain lost its last entry, its pause or its limit."""
+        """Remove the name of a domain if it has no entry, pause or limit any more."""
         if not self._is_listed(name):
             self.names.remove(name)
 
@@ -95,9 +95,8 @@ class Scheduler:
 
         Args:
             entry: In no queue.
-            blocked_until: Instant before which something else keeps it from being ready; 0: nothing
-                does.
-            now: The present.
+            blocked_until: End of a lock or lease that delays the entry; 0: none.
+            now: Present instant.
             cause: Cause of the transition of its state.
         """
         domain = entry.domain
@@ -122,7 +121,7 @@ class Scheduler:
             self.round_robin.hold_or_free(domain)
 
     def enqueue_new(self, entries: list[Entry], now: int) -> None:
-        """Put new journal entries, which nothing blocks, into their domains (bulk insert)."""
+        """Bulk insert: enqueue new journal entries that no lock or lease delays."""
         ready: dict[Domain, list[Entry]] = {}
         for entry in entries:
             if not_before_of(entry.facts)[0] > now:
@@ -136,7 +135,7 @@ class Scheduler:
                 ready[domain] = [entry]
         for domain, arrived in ready.items():
             Entry.move_all(arrived, _READY, INSERT)
-            # both at once: what is in no list counts as leased
+            # together with the queue: an entry in no list counts as leased
             domain.entries += len(arrived)
             domain.ready.add_all(arrived)
             if not domain.has_ready:
@@ -145,7 +144,7 @@ class Scheduler:
                 self.round_robin.hold_or_free(domain)
 
     def dequeue(self, entry: Entry) -> None:
-        """Take an entry out of the ready or delayed queue; its next state is up to the caller."""
+        """Remove an entry from the ready or delayed queue. The caller sets its next state."""
         domain = entry.domain
         if entry.state == _READY:
             domain.ready.remove(entry)
@@ -159,7 +158,7 @@ class Scheduler:
             self.round_robin.refresh(domain)
 
     def pop_ready(self, domain: Domain) -> Entry:
-        """Take out the first ready entry of a domain that takes turns: it is leased or removed."""
+        """Dequeue the first ready entry of a domain in the round robin, to lease or remove it."""
         ready = domain.ready
         entry: Entry = ready.pop_first()
         if not ready:
@@ -167,7 +166,10 @@ class Scheduler:
         return entry
 
     def pop_delayed(self, domain: Domain) -> Entry:
-        """Take out the first delayed entry of a domain, to be enqueued; refresh the timers then."""
+        """Dequeue the first delayed entry of a domain.
+
+        The caller enqueues it and refreshes the timers.
+        """
         entry: Entry = domain.delayed.pop_first()
         if entry.extra.waits_until:
             entry.extra.waits_until = 0
@@ -176,9 +178,9 @@ class Scheduler:
 
     @contextmanager
     def facts_change(self, entry: Entry) -> Iterator[None]:
-        """Take an entry out of the list that is sorted by its facts while these change.
+        """Remove an entry from the list sorted by its facts while these change, and add it again.
 
-        Its state stays as it is, and so does the turn of its domain.
+        Its state and the turn of its domain stay the same.
         """
         order = None
         if entry.state == _READY:
@@ -193,14 +195,14 @@ class Scheduler:
             order.add(entry)
 
     def ready_at(self, domain: Domain, rank: int) -> Entry:
-        """Return a ready entry of a domain by its place in the order of work. O(rank)."""
+        """Return the ready entry of a domain at this rank in the queue. O(rank)."""
         entry: Entry = next(islice(domain.ready, rank, None))
         return entry
 
     def load(
         self, ready: Mapping[bytes, list[Entry]], delayed: Mapping[bytes, list[Entry]]
     ) -> None:
-        """Bulk load of the queues of all domains, which are empty, by name. O(n log n)."""
+        """Bulk load of the queues of all domains, by name; they must be empty. O(n log n)."""
         for name, entries in ready.items():
             if entries:
                 self.domains[name].ready.update(entries)
@@ -219,7 +221,7 @@ class Scheduler:
     # --- dead letters ---------------------------------------------------------------------------
 
     def bury(self, entry: Entry, reason: bytes, cause: Cause = BURY) -> None:
-        """Bury an entry that is in no queue and not leased: it is a dead letter from now on."""
+        """Bury an entry that is in no queue and not leased: it becomes a dead letter."""
         domain = entry.domain
         entry.move_to(_BURIED, cause)
         entry.own().reason = reason
@@ -231,7 +233,7 @@ class Scheduler:
                 self.round_robin.hold_or_free(domain)
 
     def unbury(self, entry: Entry) -> None:
-        """Let an entry be no dead letter any more; its next state is up to the caller."""
+        """Remove an entry from the dead letters. The caller sets its next state."""
         domain = entry.domain
         domain.buried -= 1
         self.buried -= 1
@@ -241,7 +243,7 @@ class Scheduler:
     # --- deadlines ------------------------------------------------------------------------------
 
     def first_deadline(self) -> tuple[int, bytes] | None:
-        """Return when a lease, a delay or a hold of a domain ends next, and its name. O(1)."""
+        """Return the next end of a lease, delay or hold, and the name of its domain. O(1)."""
         first = self.round_robin.wakes.first()
         if self.pauses.ends or self.limits.any:
             ends = self.pauses.first_end(), self.limits.first_end()
@@ -251,9 +253,9 @@ class Scheduler:
         return first
 
     def next_at(self, name: bytes) -> int:
-        """Return when something of a domain will be due (empty name: of any), at the earliest.
+        """Return when the next entry of a domain (empty name: any) becomes due, or ``NEVER``.
 
-        ``NEVER`` where nothing will by time. Entries that are due already do not count. O(1).
+        Entries that are due now do not count. O(1).
         """
         domain = self.domains.get(name)
         return NEVER if name and domain is None else self.round_robin.next_at(domain)

@@ -1,7 +1,7 @@
-"""Signals from the engine to the tasks of the shell: what there is to do besides replies. Pure.
+"""Signals from the engine to the tasks of the shell: work besides replies. Pure.
 
-Whatever happens in the engine sets bits; the shell takes them after a batch of requests that set
-some, and wakes the tasks concerned. So no task has to be asked whether it has something to do.
+The engine sets bits. The shell takes them after a batch of requests that set some, and wakes the
+tasks concerned. So no task has to be polled for work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Signals:
         """Nothing happens by time before this instant; ``Deadlines.advance`` renews it."""
 
     def wake_at(self, instant: int) -> None:
-        """Let time be applied at that instant at the latest. O(1)."""
+        """Set the timer to this instant, if it is later. O(1)."""
         if instant < self.deadline:
             self.deadline = instant
             self.bits |= TIMER

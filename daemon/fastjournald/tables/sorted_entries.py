@@ -39,12 +39,13 @@ _ABSENT = "the entry is not in this list"
 
 
 class SortedEntries:
-    """Entries by a key of theirs, in sublists of up to 512 (chunked sorted list).
+    """Entries by a sort key, in sublists of up to 512 (chunked sorted list).
 
-    A rank is a number that does not descend where keys ascend: of facts, it tells instants to 64
-    us. Those of a sublist stand in one array, so a binary search reads memory of one place; keys of
-    entries, which lie anywhere, are compared only where ranks are equal. The array is made by the
-    first entry that comes between others of a sublist: where entries come last, there is none.
+    A rank is a number that does not descend where keys ascend: for facts, it has a resolution of 64
+    us. The ranks of a sublist are in one array, so a binary search reads adjacent memory. The keys
+    of entries, which are anywhere in memory, are compared only if ranks are equal. The array is
+    created by the first insert between other entries of a sublist: where entries are only appended,
+    there is none.
 
     NEXT takes from the front of the first sublist, which moves the others: so sublists are short
     (tests/bench/bench_waiting.py).
@@ -76,8 +77,7 @@ class SortedEntries:
         starts = range(0, len(in_order), load)
         self._len = len(in_order)
         self._next_removal = 0, 0
-        """Place of the entry behind the last one taken out, or of another one by now: whoever
-        takes out many mostly does it in their order."""
+        """Position after the last removed entry, as a hint: removals are mostly in order."""
         self._sublists = [in_order[start : start + load] for start in starts]
         self._ranks: list[array[float] | None] = [None] * len(starts)
         """Ranks of each sublist; None: they have not been made."""
@@ -99,7 +99,7 @@ class SortedEntries:
         return self._sublists[-1][-1]
 
     def pop_first(self) -> _Entry:
-        """Take out the first entry; there is one. O(1), but for the move of a sublist."""
+        """Remove and return the first entry; there must be one. O(1), and the move of a sublist."""
         sublist, ranks = self._sublists[0], self._ranks[0]
         entry = sublist[0]
         del sublist[0]
@@ -167,7 +167,7 @@ class SortedEntries:
         self._append(entries, self._rank(keys[-1]))
 
     def _append(self, entries: list[_Entry], last: float) -> None:
-        """Add entries in order behind all others; ``last`` is the last one's rank."""
+        """Append entries in order after all others; ``last`` is the last one's rank."""
         self._len += len(entries)
         if not self._lasts or len(self._sublists[-1]) >= self.LOAD:
             self._sublists.append(entries[:])
@@ -300,9 +300,9 @@ class SortedEntries:
 
 
 NO_ENTRIES: Final = SortedEntries()
-"""Stands for a list that few domains have, until something is put into that."""
+"""Shared empty list, for the lists that few domains need."""
 
 
 def by_delay(entries: Iterable[_Entry] = ()) -> SortedEntries:
-    """Return entries in the order in which their delays end."""
+    """Return entries in the order of the ends of their delays."""
     return SortedEntries(_delay_key, _order_of_delay, entries)

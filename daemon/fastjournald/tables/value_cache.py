@@ -1,12 +1,12 @@
-"""LRU cache of values: eviction to the log, where they stand anyway, and cache fill. Pure.
+"""LRU cache of values: eviction of values that are in the log, and cache fill. Pure.
 
-All that is in memory for entries is estimated: a fixed size for each with its places in the
-indexes, its keys, and its value. While that is more than the limit, the values least recently
-accessed leave: what stays of one is its size, and position and size of the record that carries it.
-Only what is durable may go, and what the log has: a value that is not persistent stays.
+The memory of all entries is estimated: a fixed size per entry and its index items, its keys, and
+its value. Above the limit, the least recently used values are evicted. An evicted value leaves its
+size, and the position and size of its record. Only durable values are evicted; values of entries
+that are not persistent stay in memory.
 
-Small values stay too: to say where one is takes as much memory as the value. So do numbers and
-booleans, which ADD and NOT change without writing all of the entry anew.
+Small values stay too, because the position of one takes as much memory as the value. Numbers and
+booleans stay, because ADD and NOT change them without a new record of the whole entry.
 
 n is the number of values in memory; every operation is O(1).
 """
@@ -23,143 +23,141 @@ from fastjournal.protocol.constants import ValueType
 from fastjournald.tables.entry import Cold, Entry
 
 ENTRY_BYTES = 384
-"""Memory of an entry with its places in the indexes, but for its keys and its value."""
+"""Memory of an entry and its index items, without its keys and its value."""
 
 VALUE_BYTES = 160
-"""Memory of an evictable value besides its bytes: the object, and its place in the LRU order."""
+"""Memory of an evictable value without its bytes: the object, and its item in the LRU list."""
 
 TEXT_BYTES = 40
-"""Memory of a reason or an error besides its bytes."""
+"""Memory of a reason or an error without its bytes."""
 
 COLD_BYTES = 64
-"""Memory that stays of an evicted value."""
+"""Memory of an evicted value."""
 
 NUMBER_BYTES_MAX = 8
-"""Longest value that ADD and NOT take for a number or a boolean."""
+"""Longest value that ADD and NOT accept as a number or a boolean."""
 
 NUMBER_TYPES = (int(ValueType.INTEGER), int(ValueType.FLOAT), int(ValueType.BOOLEAN))
 
 KEPT_SHARE = 1 / 16
-"""Minimum resident set, as a share of the limit: the values accessed last stay in memory up to
-it, also where keys and indexes take all of the limit. Else a value read for one request would be
-evicted before the next one that needs it, and workers who want the same job would all read in
-vain."""
+"""Minimum resident set, as a share of the limit: the most recently used values of this size are
+never evicted, even if keys and indexes exceed the limit. Otherwise a value loaded for one request
+is evicted before the request uses it, and workers that wait for the same job all load it again."""
 
 
 class Missing(msgspec.Struct, gc=False):
-    """Cache miss: the entries whose values are on disk only, and which the request needs first."""
+    """Cache miss: entries whose values must be read from disk before the request runs."""
 
     entries: list[Entry]
 
 
 Unreadable: TypeAlias = Mapping[bytes, str]
-"""Reads of values that failed just now: job id of the record, and why. For the request that had
-them read, and no later one, for the disk may be well again by then."""
+"""Failed reads: job id of the record, and the reason. Valid only for the request that caused the
+reads: the disk may work again later."""
 
 ALL_READABLE: Final[Unreadable] = {}
-"""Nothing was read, or all of it could be."""
+"""No read failed."""
 
 
 class Values:
-    """LRU cache of values: memory of entries, and the order in which their values leave it.
+    """LRU cache of values: estimated memory of entries, and the order of eviction.
 
     Args:
-        bytes_max: More than so many, and values leave.
-        cold_bytes_min: Smaller values stay.
+        bytes_max: Values are evicted above this estimate.
+        cold_bytes_min: Smaller values are never evicted.
     """
 
     def __init__(self, bytes_max: int, cold_bytes_min: int) -> None:
         self.bytes_max = bytes_max
         self.cold_bytes_min = cold_bytes_min
         self.kept_bytes = int(bytes_max * KEPT_SHARE)
-        """Bytes of the values accessed last that are never evicted."""
+        """Bytes of the most recently used values, which are never evicted."""
         self.bytes = 0
         """Estimated memory of all entries."""
         self.warm_bytes = 0
-        """Estimated memory of the values that can be evicted."""
+        """Bytes of the evictable values in memory."""
         self.cold = 0
-        """Number of values that are on disk only."""
+        """Number of evicted values."""
         self.evicted = 0
-        """Values that left memory so far."""
+        """Values evicted so far."""
         self._recent: OrderedDict[bytes, Entry] = OrderedDict()
-        """By primary key, the least recently accessed first: values that are in memory and may
-        leave it."""
+        """Evictable values by primary key, the least recently used first."""
 
     @property
-    def may_leave(self) -> bool:
-        """Whether there are more values in memory than stay there always. O(1)."""
+    def can_evict(self) -> bool:
+        """Whether values exceed the minimum resident set. O(1)."""
         return self.warm_bytes > self.kept_bytes
 
     # --- entries --------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        """An entry is new, or takes the place of another under its key."""
+        """Add a new entry, or one that replaces another under its key."""
         self.bytes += _entry_bytes(entry)
-        self._take_in(entry)
+        self._count_in(entry)
 
     def discard(self, entry: Entry) -> None:
-        """An entry is gone."""
+        """Remove an entry."""
         self.bytes -= _entry_bytes(entry)
-        self._leave_out(entry)
+        self._count_out(entry)
 
     def rename(self, entry: Entry, old: bytes) -> None:
-        """The primary key of an entry was ``old``."""
+        """Move an entry from its former primary key ``old``."""
         self.bytes += len(entry.key) - len(old)
         if self._recent.get(old) is entry:
             del self._recent[old]
             self._recent[entry.key] = entry
 
     def link(self, key: bytes) -> None:
-        """An entry has one more key."""
+        """Count one more key of an entry."""
         self.bytes += _link_bytes(key)
 
     def retext(self, entry: Entry, before: int) -> None:
-        """The reason or the error of an entry is another one; ``text_bytes`` was ``before``."""
+        """Count a new reason or error of an entry; ``text_bytes`` was ``before``."""
         self.bytes += text_bytes(entry) - before
 
     # --- values ---------------------------------------------------------------------------------
 
     def touch(self, entry: Entry) -> None:
-        """A value is accessed."""
+        """Mark a value as most recently used."""
         if entry.key in self._recent:
             self._recent.move_to_end(entry.key)
 
     def put(self, entry: Entry, value: bytes | Cold) -> None:
-        """Let an entry have this value, just accessed."""
-        self._leave_out(entry)
+        """Set the value of an entry, as most recently used."""
+        self._count_out(entry)
         entry.value = value
-        self._take_in(entry)
+        self._count_in(entry)
 
-    def warm_up(self, entry: Entry, value: bytes, *, first_to_leave: bool = False) -> None:
-        """A value was read from the disk.
+    def warm_up(self, entry: Entry, value: bytes, *, evict_first: bool = False) -> None:
+        """Fill the cache with a value that was read from disk.
 
         Args:
-            entry: Entry of the value; it may have changed meanwhile.
-            value: As it stands in the record of the entry.
-            first_to_leave: Nobody accessed it: it was needed for another reason.
+            entry: Entry of the value; it may have changed since the read began.
+            value: The value in the record of the entry.
+            evict_first: Insert it at the cold end of the LRU list: no client used it.
         """
         self.put(entry, value)
-        if first_to_leave and entry.key in self._recent:
+        if evict_first and entry.key in self._recent:
             self._recent.move_to_end(entry.key, last=False)
 
     def evict(self, durable_at: int, number_max: int, besides: int) -> int:
-        """Let values leave memory while there are too many bytes.
+        """Evict values while the estimate exceeds the limit.
 
         Args:
-            durable_at: The position in the log up to which it is durable.
-            number_max: Most values in one go.
-            besides: Bytes that something else takes.
+            durable_at: Position in the log up to which it is durable.
+            number_max: Most values per call.
+            besides: Bytes of memory in use for other purposes.
 
         Returns:
-            How many left.
+            Number of evicted values.
         """
         recent = self._recent
         number = 0
         bytes_max = self.bytes_max - besides
-        while self.bytes > bytes_max and self.may_leave and number < number_max:
+        while self.bytes > bytes_max and self.can_evict and number < number_max:
             entry = next(iter(recent.values()))
             if entry.position >= durable_at:
-                # it will be durable soon, and all that is behind it is younger, or was used since
+                # not durable yet; all values after it are newer or were used since
                 break
             self.put(entry, Cold(len(entry.value)))
             number += 1
@@ -167,7 +165,7 @@ class Values:
         return number
 
     def check(self, entries: list[Entry]) -> None:
-        """Assert that the account is right. O(n), for tests."""
+        """Assert that all counts are right. O(n), for tests."""
         fresh = Values(self.bytes_max, self.cold_bytes_min)
         for entry in entries:
             fresh.add(entry)
@@ -175,9 +173,9 @@ class Values:
         assert self.warm_bytes == fresh.warm_bytes
         assert dict(self._recent) == dict(fresh._recent)
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- counts of a value ----------------------------------------------------------------------
 
-    def _take_in(self, entry: Entry) -> None:
+    def _count_in(self, entry: Entry) -> None:
         value = entry.value
         if isinstance(value, Cold):
             self.cold += 1
@@ -185,13 +183,13 @@ class Values:
             return
         size = len(value)
         self.bytes += size
-        if size >= self.cold_bytes_min and _may_leave(entry, size):
+        if size >= self.cold_bytes_min and _is_evictable(entry, size):
             self.bytes += VALUE_BYTES
             self.warm_bytes += size
             self._recent[entry.key] = entry
             self._recent.move_to_end(entry.key)
 
-    def _leave_out(self, entry: Entry) -> None:
+    def _count_out(self, entry: Entry) -> None:
         value = entry.value
         if isinstance(value, Cold):
             self.cold -= 1
@@ -199,15 +197,15 @@ class Values:
             return
         size = len(value)
         self.bytes -= size
-        if size >= self.cold_bytes_min and _may_leave(entry, size):
+        if size >= self.cold_bytes_min and _is_evictable(entry, size):
             self.bytes -= VALUE_BYTES
             self.warm_bytes -= size
             if self._recent.get(entry.key) is entry:
                 del self._recent[entry.key]
 
 
-def _may_leave(entry: Entry, size: int) -> bool:
-    """Whether the record of an entry tells its value: not one that ADD or NOT may have changed."""
+def _is_evictable(entry: Entry, size: int) -> bool:
+    """Whether the log has the value, and ADD and NOT cannot have changed it."""
     return entry.record_bytes > 0 and (
         size > NUMBER_BYTES_MAX or entry.value_type not in NUMBER_TYPES
     )
@@ -223,7 +221,7 @@ def _entry_bytes(entry: Entry) -> int:
 
 
 def text_bytes(entry: Entry) -> int:
-    """Return what the reason and the last error of an entry take of memory, as estimated. O(1)."""
+    """Return the estimated memory of the reason and the last error of an entry. O(1)."""
     extra = entry.extra
     if extra.error is None and extra.reason is None:
         return 0

@@ -1,9 +1,9 @@
-"""Archiver: links sealed segments into the archive, in a thread, before compaction touches them.
+"""Archiver: links sealed segments into the archive, in a thread, before compaction changes them.
 
-A link that the system refuses is tried again, and compaction waits for it. It does not wait for
-ever: when the log has become so large that writers would be slowed down, or the disk is nearly
-full, the oldest of the segments that wait are skipped. Each is a gap then, which metrics, log
-lines, the state of the archive and the manifests of snapshots tell. Requests never wait for a link.
+A failed link is tried again, and compaction waits for it. It does not wait for ever: when the log
+is so large that writers would be slowed down, or the disk is nearly full, the oldest waiting
+segments are skipped. Each of them is a gap, reported in metrics, log lines, the state of the
+archive and the manifests of snapshots. Requests never wait for a link.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Archiver:
                 _log_gap("archive-dropped", gap)
 
     async def _skip_refused(self, archive: Archive) -> None:
-        """Let compaction go on with segments that cannot be linked, if it has to."""
+        """Skip segments that cannot be linked, if compaction must continue."""
         engine, writer = self._runtime.engine, self._runtime.writer
         usage = engine.journal.usage
         excess = writer.log_bytes - bytes_slowed(engine.store, writer)

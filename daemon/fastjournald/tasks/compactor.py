@@ -41,10 +41,10 @@ from fastjournald.tasks.free_space import may_rewrite
 LOG = logging.getLogger("fastjournald")
 
 LOOK_SECONDS = 1.0
-"""Between two looks at how large the log is."""
+"""Time between two checks of the log size."""
 
 OTHERS_SHARE = 3
-"""So many times as long as a slice takes, others have their turn behind it."""
+"""Other tasks run for this multiple of the duration of a slice after it."""
 
 LATE_SHARE = 4
 """So many times as long as it is woken too late, compaction gives way in addition: the event loop
@@ -60,17 +60,17 @@ TURN_SECONDS_MAX = 0.003
 """Longest time for which others wait while the log is far too large."""
 
 DEBT_SECONDS = 0.1
-"""Between two looks at the compaction debt."""
+"""Time between two checks of the compaction debt."""
 
 
 class CompactionPace:
-    """Shares the event loop between compaction and everybody else.
+    """Shares the event loop between compaction and all other tasks.
 
-    Where there is little else to do compaction has a quarter of it. The more others have to do, the
-    later it is woken, and the longer it stays away: so those who wait for their replies hardly
-    notice it. It may fall behind by that, for a while. The further the log has outgrown the size at
-    which compaction begins, up to twice that, the less it yields: in the end it takes half as much
-    of the loop as all others, and they are slowed down by what they leave behind.
+    With little other work compaction gets a quarter of it. The more work the others have, the later
+    compaction is woken and the longer it pauses: so waiting requests are hardly delayed. Compaction
+    may fall behind for a while. The further the log exceeds the size at which compaction begins, up
+    to twice that, the shorter it yields: in the end it gets half as much of the loop as all others,
+    and they are slowed down by the garbage that they produce.
     """
 
     def __init__(self) -> None:
@@ -79,11 +79,11 @@ class CompactionPace:
         self._entitled = 0.0
 
     async def give_way(self, used: float, compaction_debt: float) -> None:
-        """Let others have their turn, if it is theirs.
+        """Yield to other tasks, if it is their turn.
 
         Args:
-            used: Seconds for which the event loop was taken since the last call.
-            compaction_debt: 0 while compaction keeps up, 1 when it has to.
+            used: Seconds of the event loop used since the last call.
+            compaction_debt: 0 while compaction keeps up, 1 when it must catch up.
         """
         self._used += used
         if self._used < self._entitled:

@@ -22,7 +22,7 @@ from fastjournald.runtime import Runtime
 LOG = logging.getLogger("fastjournald")
 
 SPACE_SECONDS = 0.25
-"""Between two looks at the free space."""
+"""Time between two checks of the free space."""
 
 LOOK_BYTES_MIN = 16_384
 """Least bytes appended between two looks because of the log's growth."""
@@ -52,11 +52,11 @@ def room_bytes(runtime: Runtime, space: DiskSpace) -> int:
 
 
 def may_rewrite(runtime: Runtime, info: SegmentInfo) -> bool:
-    """Whether compaction may write the live bytes of a segment anew before it removes the rest.
+    """Whether compaction may copy the live bytes of a segment before it removes the rest.
 
-    Half of min-free-bytes may be used for that, since more is free behind it, and few inodes are
-    enough: so the read-only mode ends by itself where there is garbage. A segment that a snapshot
-    or the archive links too has no part in that: the other link keeps its space and its inode.
+    Half of min-free-bytes may be used for that, since more is free afterwards, and few inodes are
+    enough: so the read-only mode ends by itself if there is garbage. A segment that a snapshot or
+    the archive links too is excluded: the other link keeps its space and its inode.
 
     Raises:
         LogFailedError: The file system cannot be asked.
@@ -134,7 +134,7 @@ class FreeSpace:
         self._look(ends=False)
 
     def _look(self, *, ends: bool) -> None:
-        """Look at what is free: set the read-only mode, or say that it ends, where it may."""
+        """Check the free space: set the read-only mode, or end it if allowed."""
         runtime = self._runtime
         space = runtime.counters.disk_space = _space(runtime)
         room = room_bytes(runtime, space)

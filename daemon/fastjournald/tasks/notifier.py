@@ -1,8 +1,8 @@
 """Notifier: matches changes with subscriptions in slices, and wakes the sessions concerned.
 
-A hundred thousand may listen to one key. So in one round of the event loop only so many sessions
-are woken and only so many tell, each about so many bytes: a client that asks for something else in
-the meantime waits for these few.
+A hundred thousand sessions may subscribe to one key. So in one round of the event loop only a few
+sessions are woken, and only a few send notifications, each a bounded number of bytes: other
+requests wait only for these few.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Notifier:
         self._room = trio.lowlevel.ParkingLot()
         self._to_wake: dict[Hashable, None] = {}
         self._turns = NOTIFICATION_TURNS_A_ROUND
-        """Sessions that may still tell in this round."""
+        """Sessions that may still send notifications in this round."""
         self._telling = trio.lowlevel.ParkingLot()
         self._some_long = trio.Event()
         self._busy = trio.Event()
-        """Set while there is somebody to wake, or turns were taken."""
+        """Set while there are sessions to wake, or turns were taken."""
 
     def look(self) -> None:
         """The engine changed: perhaps a listener is to be notified."""
@@ -80,7 +80,7 @@ class Notifier:
             await pay_back(self._turn_budget, engine.store.work - before)
 
     async def match_long(self) -> None:
-        """Match in a thread, again and again, what takes long: RE2 lets others go on meanwhile."""
+        """Run long matches in a thread, one after the other; RE2 releases the GIL."""
         expressions = self._engine.subscriptions.expressions
         expressions.defers_long = True
         while True:
@@ -101,7 +101,7 @@ class Notifier:
             await self._telling.park()
 
     async def pace(self) -> None:
-        """Wake sessions and let them tell, a few in each round of the event loop."""
+        """Wake sessions to send notifications, a few in each round of the event loop."""
         while True:
             self._turns = NOTIFICATION_TURNS_A_ROUND - len(
                 self._telling.unpark(count=NOTIFICATION_TURNS_A_ROUND)

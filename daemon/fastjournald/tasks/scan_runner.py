@@ -1,23 +1,21 @@
-"""Scan runner and scan queue: range and regex scans in slices, beside everything else.
+"""Scan runner and scan queue: range and regex scans in slices, beside all other work.
 
-A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
-share one turnstile, so that fifty of them hold the loop no longer than one: a request that waits in
-a round waits for one slice at most. They take their slices in turns, so a short scan is not behind
-a long one.
+The duration of a scan is not bounded; the delay that it causes is. All scans share one turnstile,
+so fifty scans use the loop no longer than one: a request waits for at most one slice in a round.
+Scans take their slices in turns, so a short scan does not wait for the end of a long one.
 
-Only so many gather replies at a time, because these are memory: each needs a place, which it leaves
-to others after a part of its work, and while a thread matches for it. Where it has gathered too
-much to wait with, its page ends there. The thread is for one at a time, in turns too.
+The number of scans that build replies at the same time is bounded, because replies are memory. Each
+scan needs a place in the queue. It yields the place after a part of its work, and while a thread
+matches for it. If its reply is too large to be kept meanwhile, its page ends. One scan at a time
+uses the thread, in turns too.
 
-The index that they go through is brought up to date here: in slices while no request comes, else in
-a slice of a turn, as if the index were a client.
+A connection has one scan at a time, so turns of scans are turns of connections. New scans and
+continued scans get alternate places: a short scan ends soon, and a long one never starves. A client
+that has closed its sending side may have disconnected, or may still read; the daemon cannot know.
+Its scan gets a place if no other scan waits.
 
-Scan queue: a bounded number of places, for which the scans of all clients take turns.
-
-A connection has one scan at a time, so turns of scans are turns of connections. Scans that begin
-and scans that go on get every other place: whoever asks for little is soon done, and nobody who
-asks for much waits for ever. A client that has ended its requests may have gone, and nothing tells
-that apart from one that still reads: its scan gets a place where no other scan wants it.
+The scan runner also merges the key index: in slices while no request arrives, otherwise in a slice
+of a turn, as if the index were a client.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ class ScanQueue:
             raise
 
     def leave(self) -> None:
-        """Let the next scan have the place."""
+        """Give the place to the next scan."""
         self._free += 1
         self._grant()
 
@@ -120,11 +118,11 @@ class ScanQueue:
 
 
 class Place:
-    """Place of one scan, which it may leave and take again.
+    """Place of one scan, which it may give back and take again.
 
     Args:
         queue: Queue of the scans.
-        has_ended: Whether the client of the scan has ended its requests.
+        has_ended: Whether the client of the scan has closed its sending side.
     """
 
     def __init__(self, queue: ScanQueue, has_ended: Callable[[], bool]) -> None:
@@ -140,14 +138,14 @@ class Place:
             self._is_held, self._begins = True, False
 
     def leave(self) -> None:
-        """Let another scan have it, unless that was done."""
+        """Give the place back, unless that was done."""
         if self._is_held:
             self._is_held = False
             self._queue.leave()
 
 
 SLICE_SECONDS = 0.001
-"""So long is the index brought up to date at a time, where no request comes."""
+"""Length of one slice of merging the index while no request arrives."""
 
 REST_ROUNDS = 1
 """Rounds of the event loop without a slice after each that has one. A request takes some rounds
@@ -157,14 +155,14 @@ STOP_SECONDS = 1.0
 """How long scans go on when the daemon stops; then they end with an error."""
 
 IDLE_LOOK_SECONDS = 0.05
-"""The daemon is idle when so long no request came: then the index is brought up to date."""
+"""Time without a request after which the daemon is idle, and merges the index."""
 
 RUNS_PAUSE_SECONDS = 0.01
 """The same while sorted runs have many keys, and the pause between two slices where it is not
 idle."""
 
 REST_SECONDS = 1.0
-"""Until the index is looked at again where nothing waits to be merged."""
+"""Time until the next check of the index if nothing waits to be merged."""
 
 
 class ScanRunner:
@@ -323,7 +321,7 @@ class ScanRunner:
             reply = step(scan, now)
         runtime.counters.scan_slice_us.add(round((perf_counter() - begin) * 1_000_000))
         if not isinstance(reply, bytes):
-            # else the session goes on at once: nothing comes between its work and its reply
+            # otherwise the session continues at once: nothing is between its work and its reply
             runtime.after_requests(now)
         return reply
 
@@ -339,7 +337,7 @@ class ScanRunner:
     # --- the index ------------------------------------------------------------------------------
 
     def relieve_index(self) -> None:
-        """Have some of the keys sorted, or taken out, that wait for the index: there are many."""
+        """Sort or delete some of the keys that wait for the index, if there are many."""
         store = self._runtime.engine.store
         index = store.keys.index
         if index is not None:
@@ -381,13 +379,13 @@ class ScanRunner:
                 self._merge_slice(index)
 
     def _pause(self, index: KeyIndex) -> float:
-        """Return the seconds until the index is looked at again, unless many keys have gone."""
+        """Return the seconds until the next check of the index, if few keys were removed."""
         if index.idle():
             return REST_SECONDS
         return RUNS_PAUSE_SECONDS if _has_many_runs(index) else IDLE_LOOK_SECONDS
 
     async def _merge_in_turn(self, index: KeyIndex, share: Share) -> None:
-        """Merge some keys as a client's slice of a turn: those that have gone, and of many runs."""
+        """Merge some keys as a client's slice of a turn: removed keys, and keys of many runs."""
         turns, store = self._runtime.turns, self._runtime.engine.store
         work = turns.slice_work
         if not turns.admits(share, work):

@@ -1,9 +1,9 @@
-"""Snapshots: takes one where a client asks for it, and removes the oldest on request.
+"""Snapshots: takes one on request of a client, and removes the oldest on request.
 
 A snapshot shows the instant at which its last segment is sealed. The segments are linked at once,
-while compaction may touch none. Its live index is written behind that, beside everything else: in
-slices of the event loop, between which others have most of the time while they have anything to do.
-Files are written and synced in threads.
+while compaction may change none. Its live index is written afterwards, beside all other work: in
+slices of the event loop, between which other tasks have most of the time if they have work. Files
+are written and synced in threads.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SLICE_SECONDS = 0.0005
 """So long is a slice of the walk over all entries."""
 
 STEP_ENTRIES = 128
-"""Entries between two looks at the clock."""
+"""Entries between two reads of the clock."""
 
 OTHERS_SHARE = 64
-"""So many times as long as a slice takes, others have their turn behind it, if they did anything
-since the slice before. They keep nine tenths of their rate so, with what it costs to catch entries
-before they change."""
+"""Other tasks run for this multiple of the duration of a slice after it, if they had work since the
+slice before. So they keep nine tenths of their rate, including the cost of capturing entries before
+they change."""
 
 STOP_SECONDS = 1.0
-"""How long a snapshot goes on when the daemon stops; then it ends with an error."""
+"""Time that a snapshot has when the daemon stops; then it ends with an error."""
 
 _RUN_BYTES = 300
 """Room for an entry of a run, with its changes: keys are long rarely."""
@@ -89,9 +89,9 @@ class Snapshots:
         """``Store.work`` at the end of the last slice."""
 
     async def take(self, session: Hashable, request: Request) -> bytes:
-        """Seal the active segment, link all segments into a new snapshot, and tell its path.
+        """Seal the active segment, link all segments into a new snapshot, and return its path.
 
-        Where the request has a count, only so many snapshots are kept, the newest.
+        With a count in the request, only the newest ``count`` snapshots are kept.
 
         Raises:
             LogFailedError: The log itself failed.
@@ -111,7 +111,7 @@ class Snapshots:
             engine.counters.requests[Function.SNAPSHOT] += 1
             path = await self._take(reply)
             if request.count and path is not None:
-                # may take long, for the space of large files: compaction goes on
+                # may take long, to free the space of large files: compaction continues
                 await self._prune(request.count, path)
         return encode_reply(reply)
 
@@ -125,7 +125,7 @@ class Snapshots:
             async with runtime.segments_free:
                 await runtime.commit.wait_settled(runtime.writer.appended)
                 segments = await runtime.commit.roll()
-                # nothing comes between: the segments have what the store has
+                # nothing happens in between: the segments have the state of the store
                 capture = store.begin_capture(runtime.writer.next_number)
                 await self._archive_sealed()
                 now = reply.timestamp = runtime.clock.now_us()
@@ -234,10 +234,10 @@ class Snapshots:
             )
 
     async def _give_way(self, used: float) -> None:
-        """Let others have their turn, and most of the time if they do anything.
+        """Yield to other tasks, for most of the time if they have work.
 
         Args:
-            used: Seconds that were taken from them since the last call.
+            used: Seconds of the event loop used since the last call.
 
         Raises:
             _StoppedError: The daemon stops.

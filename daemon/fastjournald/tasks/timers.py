@@ -21,7 +21,7 @@ SLEEP_SECONDS_MAX = 1.0
 """The machine's clock may be set at any time: so long at most until that is noticed."""
 
 CLOCK_SECONDS = 0.25
-"""Between two looks at the clock."""
+"""Time between two checks of the clock."""
 
 COLLECTION_SECONDS = 0.2
 """Between two garbage collections of young objects. One takes the longer, the more lists and
@@ -31,7 +31,7 @@ FULL_COLLECTION_SECONDS = 3600
 """Between two full garbage collections, which take 25 ms for a million entries."""
 
 FULL_COLLECTION_SECONDS_MAX = 24 * 3600
-"""The same for a daemon that is never idle; else a full collection waits until no request came."""
+"""The same for a daemon that is never idle; else a full collection waits for an idle moment."""
 
 
 class Timers:
@@ -133,10 +133,9 @@ class Timers:
         self._sooner.set()
 
     def check_clock(self) -> None:
-        """Tell, once, that the clock was set back, and once that it has caught up.
+        """Log once that the clock was set back, and once that it has caught up.
 
-        Meanwhile instants that clients have given come once more, and records of the log are later
-        than the present.
+        Meanwhile instants that clients sent come again, and records of the log are in the future.
         """
         context = self._runtime.engine.context
         behind = context.behind_us(self._clock.look())

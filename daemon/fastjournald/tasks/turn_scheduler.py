@@ -26,10 +26,10 @@ class SettledLog(Protocol):
 
 
 async def pay_back(budget: TurnBudget, work: int) -> None:
-    """Let clients have their turns behind the work of a task, which asks for no turn itself.
+    """Wait for turns of clients that pay for the work of a task, which asks for no turn itself.
 
-    It returns behind as many turns as that work takes, or sooner where no client waits: so a task
-    that has much to do leaves turns to clients, and clients cannot keep it waiting.
+    It returns after as many turns as that work takes, or sooner if no client waits: so a task with
+    much work leaves turns to clients, and clients cannot block it.
     """
     for _ in range(max(1, ceil(work / TURN_WORK))):
         await trio.lowlevel.checkpoint()
@@ -43,8 +43,8 @@ class TurnScheduler(trio.abc.Instrument):
     Args:
         budget: Budget of work, for each turn.
         turn_us: Gets the length of each turn.
-        latencies: Is told begin and end of each turn.
-        log: Replies leave when it is settled up to them.
+        latencies: Gets begin and end of each turn.
+        log: Replies are sent when it is settled up to their position.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TurnScheduler(trio.abc.Instrument):
         return waiting
 
     async def pass_on(self, share: Share) -> None:
-        """Let others have their turn; return when the client may go on."""
+        """Give the turn to other clients; return when the client may continue."""
         await trio.lowlevel.checkpoint()
         if not self._budget.admits(share, TURN_WORK):
             await self.wait(share)

@@ -1,12 +1,11 @@
-"""Value loader and evictor: values leave memory for the log, and are read back when needed.
+"""Value loader and evictor: evicts values above the memory limit, and reads them back when needed.
 
-Value loader: single-flight reads of evicted values, in threads, for the requests that miss them.
+The loader reads evicted values in threads, for the requests that miss them. Requests that need the
+same value share one read (single-flight). The position of a record can change during the read:
+compaction moves records and replaces segments. So a failed read is repeated while positions have
+changed since; otherwise the record is damaged.
 
-The place of a record can change while it is read: compaction moves records and replaces segments.
-So a read that fails is tried again as long as something has changed since; only then the record is
-damaged. Requests that need the same value share one read (single-flight).
-
-Evictor: drops the least recently used values from memory while they exceed the limit.
+The evictor drops the least recently used values while memory exceeds the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fastjournald.tasks.turn_scheduler import pay_back
 LOG = logging.getLogger("fastjournald")
 
 LOGGED_MAX = 1000
-"""Records that cannot be read, each of which is logged once only."""
+"""Unreadable records that are remembered, so that each is logged only once."""
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """With these the system says that it has no room for one more open file, and nothing of the log."""
@@ -91,7 +90,7 @@ class ValueLoader:
         engine = runtime.engine
         usage = engine.journal.usage
         changes = usage.changes
-        # somebody else may have read it meanwhile
+        # another request may have read it meanwhile
         cold = [entry for entry in entries if isinstance(entry.value, Cold)]
         entries = [entry for entry in cold if entry.job_id not in self._under_way]
         if not entries:
@@ -140,7 +139,7 @@ class ValueLoader:
 
     @contextmanager
     def _flight(self, places: list[Whereabouts]) -> Iterator[None]:
-        """Let others wait for what is being read here."""
+        """Share the reads of these values with other requests."""
         landed = trio.Event()
         self._under_way.update((place.job_id, landed) for place in places)
         try:
@@ -175,7 +174,7 @@ class ValueLoader:
             missing = Missing(list(engine.dispatcher.awaited.values()))
             unreadable = await self.fetch(missing)
             engine.dispatcher.values_read()
-            # now, whatever others have to do: no later serving knows which reads failed
+            # now, before other work: no later serving has the failed reads
             before = engine.store.work
             runtime.deliver(engine.serve_waiters(runtime.clock.now_us(), unreadable))
             runtime.wake_tasks()
@@ -183,10 +182,10 @@ class ValueLoader:
 
 
 EVICTED_MAX = 1000
-"""Values that leave memory in one go, in about a millisecond."""
+"""Values evicted in one pass, in about a millisecond."""
 
 REST_SECONDS = 0.25
-"""Between two looks whether values have to leave memory where no request comes."""
+"""Time between two checks of the memory limit without requests."""
 
 
 class Evictor:
@@ -200,7 +199,7 @@ class Evictor:
         self._runtime = runtime
 
     def evict(self) -> bool:
-        """Let values leave memory, if there are too many; whether there is more to do."""
+        """Evict values above the limit; return whether there is more to do."""
         store = self._runtime.engine.store
         more = evict_values(store, self._runtime.writer.durable_at, EVICTED_MAX)
         if more:
@@ -208,7 +207,7 @@ class Evictor:
         return more
 
     async def run(self) -> None:
-        """Let values leave memory, also where no request comes.
+        """Evict values, also without requests.
 
         Raises:
             LogFailedError: A write or sync failed.
@@ -224,10 +223,10 @@ class Evictor:
             while self.evict():
                 await trio.lowlevel.checkpoint()
             over = memory_bytes(store) > values.bytes_max
-            if over and values.may_leave and runtime.writer.dirty:
+            if over and values.can_evict and runtime.writer.dirty:
                 # the first one to leave is not durable, and under the policy ``os`` that may last
                 await runtime.commit.wait_durable(runtime.writer.appended)
-            elif over and not values.may_leave and not is_logged:
+            elif over and not values.can_evict and not is_logged:
                 is_logged = True
                 LOG.warning(
                     LogEvent(

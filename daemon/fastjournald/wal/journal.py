@@ -1,18 +1,17 @@
-"""Write-ahead log of persistent entries: each change of one becomes log records (docs/cmdlog.md).
+"""Write-ahead log journal: log records of entries, tombstones, domains and segments. Pure.
 
-Pure: records are handed to ``append``, which keeps them in memory until the commit writes them.
-All records of one call are one append, so that a write is cut between requests or, where it is
-cut inside one, recovery settles it: the new stands before the removal of the old, and a group
+The format is in docs/cmdlog.md. ``append`` receives the records and keeps them in memory until the
+commit writes them. All records of one call are one append. So a torn write ends between requests,
+or recovery resolves it: a new record comes before the removal of the old one, and a group
 (operation with ``following``) is all or nothing.
 
-It ignores what is not persistent: no caller has to ask. Entries for which ``stored`` was called
-are; a tombstone, a pause or a segment always is.
+The journal ignores entries that are not persistent, so callers need no check. An entry is
+persistent if ``stored`` was called for it; tombstones, pauses and segments always are.
 
-The journal has the journals of leases (``wal.lease_journal``) and of what is no entry
-(``LogJournal``), an encoder (``wal.record_encoder``), an index of the records that carry live
-entries (``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
-
-Log records that are no entry's: tombstones, pauses and limits of domains, segments. Pure.
+``Journal`` writes the records of entries. Its parts are the journal of leases
+(``wal.lease_journal``), ``LogJournal`` for tombstones, pauses and limits of domains, and segments,
+the encoder (``wal.record_encoder``), the index of records that carry live entries
+(``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ class LogJournal:
     """Writes log records of tombstones, domains and segments.
 
     Args:
-        append: Where the records go.
+        append: Receives the records.
         encode: Encoder of the records.
         usage: Segment usage table.
-        leases: Has the newest lease token, which each segment begins with.
+        leases: Journal of leases; its newest token is in the first record of each segment.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class LogJournal:
     def tombstone(
         self, key: bytes, timestamp: int, now: int, *, deleted_us: int | None = None
     ) -> None:
-        """A tombstone was left where no persistent entry stood, now or when ``deleted_us`` says."""
+        """Log a tombstone of an entry that is not persistent, left now or at ``deleted_us``."""
         at = now if deleted_us is None else deleted_us
         self._append_operation(Tombstone(key, timestamp), at, now)
 
     def tombstone_erased(self, key: bytes, now: int) -> None:
-        """The tombstone under this key was removed."""
+        """Log that the tombstone under this key was removed."""
         self._append_operation(Erasure(key), now, now)
 
     def erasure_record(self, key: bytes, now: int) -> bytes:
@@ -102,24 +101,24 @@ class LogJournal:
     # --- domains --------------------------------------------------------------------------------
 
     def paused(self, domain: bytes, until: int, now: int, *, again: bool = False) -> None:
-        """A domain is paused until that instant; 0: no more. ``again``: the log says so already."""
+        """Log the end of a domain's pause; 0: not paused. ``again``: a copy of an older record."""
         position = self._append_operation(Pause(domain, until, again), now, now)
         self._usage.paused(position >> OFFSET_BITS, domain, until)
 
     def limited(self, domain: bytes, limit: DomainLimit, now: int, *, again: bool = False) -> None:
-        """A domain has these limits from now on. ``again``: the log says so already."""
+        """Log the limits of a domain. ``again``: a copy of an older record."""
         record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts, again)
         position = self._append_operation(record, now, now)
         self._usage.limited(position >> OFFSET_BITS, domain)
 
     def delivered(self, domain: bytes, instant: int, now: int) -> None:
-        """The last delivery of a domain was at that instant."""
+        """Log the instant of the last delivery of a domain."""
         self._append_operation(Delivered(domain, instant), now, now)
 
     # --- segments -------------------------------------------------------------------------------
 
     def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
-        """Return the first record of a new segment; ``previous``: the one before it."""
+        """Return the first record of a new segment; ``previous``: the segment before it."""
         start = SegmentStart(
             0, self._leases.last_token, last_serial=self._encode.last_serial, bytes=0, crc32c=0
         )
@@ -131,42 +130,42 @@ class LogJournal:
     def segment_rewritten(
         self, number: int, size: int, crc32c: int, now: int, *, done: bool
     ) -> None:
-        """A sealed segment is about to have this size and checksum, or has them."""
+        """Log size and checksum of a rewritten segment, before or after (``done``) the rename."""
         record = SegmentRewritten(number, size, crc32c, done)
         self._usage.add_seal(number, self._append_operation(record, now, now) >> OFFSET_BITS)
 
     def segment_removed(self, number: int, now: int) -> None:
-        """A segment is about to leave the disk, or has left it."""
+        """Log that a segment is removed, before the unlink."""
         self._append_operation(SegmentRemoved(number), now, now)
 
     def _append_operation(self, operation: Operation, at: int, now: int) -> int:
-        """Append the record of an operation of that instant; return its position."""
+        """Append the record of an operation with this time; return its position."""
         return self.append(self._encode.operation(operation, at), 1, now)
 
 
 class Journal:
-    """Writes log records of what happens to persistent entries.
+    """Writes log records of changes of persistent entries.
 
     Args:
-        append: Where the records go.
-        seed: 8 random bytes: job ids differ between runs by them.
-        lease_us: Default lease, which workq gets as time to run.
+        append: Receives the records.
+        seed: 8 random bytes, so that job ids differ between runs.
+        lease_us: Default lease, which is the time to run in the workq records.
     """
 
     def __init__(self, append: Append, *, seed: bytes, lease_us: int) -> None:
         self._append = append
         self.ids = JobIds(seed)
-        """Serial numbers, of entries and jobs."""
+        """Serial numbers of entries and jobs."""
         self.usage = SegmentUsage()
-        """Live bytes by segment, and what else compaction goes by."""
+        """Live bytes by segment, and other input of the compaction policy."""
         self.records = EntryRecords(self.usage)
-        """The records that carry live entries."""
+        """Index of the records that carry live entries."""
         self._encode = encode = RecordEncoder(self.ids, lease_us)
         self.leases = LeaseJournal(append, encode, self.records, self._store_leased)
         self.log = LogJournal(append, encode, self.usage, self.leases)
 
     def append_to(self, append: Append) -> None:
-        """Hand records to ``append`` from now on."""
+        """Append records with ``append`` from now on."""
         self._append = self.leases.append = self.log.append = append
 
     # --- entries --------------------------------------------------------------------------------
@@ -180,15 +179,15 @@ class Journal:
         *,
         erases: bool = False,
     ) -> None:
-        """Write the entry as it stands, under a fresh job id.
+        """Log the current state of an entry, under a new job id.
 
         Args:
-            entry: Which.
-            now: The present.
-            taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
-                n the n-th link; None: none took any.
-            origin: Why it is written, see ``Envelope.origin``.
-            erases: A tombstone stood under its key, or may stand in the log before it.
+            entry: The entry.
+            now: Present instant.
+            taken: Keys that persistent SETs took from it during its lease: 0 is its URI, n the n-th
+                link; None: none.
+            origin: Reason of the write, see ``Envelope.origin``.
+            erases: There was a tombstone under its key, or there may be one earlier in the log.
         """
         records = self.records
         if entry.run is not None:
@@ -203,13 +202,13 @@ class Journal:
     def stored_new(
         self, entries: list[Entry], now: int, replaced: Mapping[int, tuple[Entry, int]]
     ) -> None:
-        """Write entries that have nothing but keys, value and first due date, in one append.
+        """Log new entries that have only keys, value and first due time, in one append.
 
         Args:
-            entries: Which.
-            now: The present.
-            replaced: Place in ``entries`` to the entry whose URI that one took, which is gone, and
-                the timestamp of its tombstone.
+            entries: The entries.
+            now: Present instant.
+            replaced: Index in ``entries`` to the removed entry whose URI the new one took, and the
+                timestamp of its tombstone.
         """
         parts = self._encode.new_entries(entries, now)
         sizes = list(map(len, parts))
@@ -223,7 +222,7 @@ class Journal:
     def _with_removals(
         self, parts: list[bytes], now: int, replaced: Mapping[int, tuple[Entry, int]]
     ) -> tuple[list[bytes], list[int]]:
-        """Return records with the removal of what each replaces behind it, and their places."""
+        """Return the records, each followed by the removal of its replaced entry, and offsets."""
         remove, place = self.records.remove, 0
         records: list[bytes] = []
         places: list[int] = []
@@ -240,7 +239,7 @@ class Journal:
         return records, places
 
     def copied_forward(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
-        """Compaction writes a live entry anew: no record about it from before matters any more."""
+        """Copy a live entry forward. Older records about this entry are obsolete."""
         old = entry.job_id
         leased, buried = bool(entry.token), entry.reason is not None
         moved = entry.leased_until != entry.token
@@ -267,14 +266,14 @@ class Journal:
         *,
         persist: bool = False,
     ) -> None:
-        """The entry is gone and leaves a tombstone with this timestamp.
+        """Log the removal of an entry that leaves a tombstone with this timestamp.
 
         Args:
-            entry: Which.
+            entry: The entry.
             timestamp: Timestamp of the tombstone.
-            now: The present.
-            how: Why it goes, see ``cmdlog.format.endings``.
-            persist: Its tombstone is persistent, also if the entry is not.
+            now: Present instant.
+            how: Reason of the removal, see ``cmdlog.format.endings``.
+            persist: The tombstone is persistent, even if the entry is not.
         """
         if entry.run is not None:
             self._append_all(self._removal(entry, timestamp, now, how), now)
@@ -282,9 +281,9 @@ class Journal:
             self.log.tombstone(entry.key, timestamp, now)
 
     def completed_all(self, entries: list[tuple[Entry, int]], now: int) -> None:
-        """Entries that were leased are gone, and leave tombstones of these timestamps.
+        """Log the removal of leased entries, with the timestamps of their tombstones.
 
-        Each by a request of its own: their records are one append, but no batch.
+        Each removal is a request of its own: the records are one append, but not a batch.
         """
         remove = self.records.remove
         done = [
@@ -296,9 +295,9 @@ class Journal:
             self._append_all(self._encode.completed_work(done, now), now)
 
     def _removal(self, entry: Entry, timestamp: int | None, now: int, how: int) -> list[bytes]:
-        """Return the records that remove an entry: workq refuses to complete a failed job.
+        """Return the records that remove an entry: two if buried, as workq completes no failed job.
 
-        ``timestamp``: of its tombstone; None: it leaves none.
+        ``timestamp``: that of its tombstone; None: no tombstone.
         """
         encode, job_id = self._encode, self.records.remove(entry)
         if entry.extra.reason is None:
@@ -308,13 +307,13 @@ class Journal:
     def purged(
         self, entries: list[tuple[Entry, int]], now: int, *, tombstones: bool, persist: bool
     ) -> None:
-        """PURGE deleted these entries, all or none of them.
+        """Log that PURGE deleted these entries, all or none of them.
 
         Args:
-            entries: Which, and the timestamps of their tombstones.
-            now: The present.
-            tombstones: Whether they leave any.
-            persist: Tombstones of entries that are not persistent are persistent all the same.
+            entries: The entries, and the timestamps of their tombstones.
+            now: Present instant.
+            tombstones: Whether they leave tombstones.
+            persist: Tombstones of entries that are not persistent are persistent too.
         """
         parts: list[bytes] = []
         for entry, timestamp in entries:
@@ -326,13 +325,13 @@ class Journal:
             self._append_group(parts, now)
 
     def superseded(self, entry: Entry, timestamp: int) -> None:
-        """A persistent SET took the URI of the entry, which is worked on; its record says so."""
+        """Note that a persistent SET took the URI of a leased entry; its record says so."""
         if entry.run is not None:
-            # 0 says that the entry's own record does
+            # 0: the record of the leased entry itself has it
             self.records.superseded.setdefault(entry.job_id, max(timestamp, 1))
 
     def popped(self, entries: list[Entry], now: int, delivered: Sequence[bytes] = ()) -> None:
-        """NEXT removed these entries; each leaves a tombstone with its own timestamp.
+        """Log that NEXT popped these entries; each leaves a tombstone with its own timestamp.
 
         ``delivered``: domains whose last delivery this is, if their interval runs.
         """
@@ -347,7 +346,7 @@ class Journal:
             self._append_group(parts, now)
 
     def restored(self, entry: Entry, now: int) -> None:
-        """The entry, removed by NEXT, stands again: as a new job, for workq completed the old."""
+        """Log a popped entry that is restored, as a new job: workq completed the old one."""
         if entry.run is None:
             return
         entry.run = None
@@ -355,7 +354,7 @@ class Journal:
         self.stored(entry, now, origin=ORIGIN_UNDELIVERED, erases=True)
 
     def deleted(self, entry: Entry, now: int, how: int) -> int:
-        """The entry is gone without trace; return the number of records that say so."""
+        """Log the removal of an entry without a tombstone; return the number of records."""
         if entry.run is None:
             return 0
         parts = self._removal(entry, None, now, how)
@@ -363,20 +362,20 @@ class Journal:
         return len(parts)
 
     def gone(self, job_id: bytes, key: bytes, facts: bytes, now: int, *, buried: bool) -> None:
-        """A job is gone by another record, which is there: it must not return if that goes."""
+        """Log the removal of a job again: it must not return if compaction drops the other."""
         self._append_all(self._encode.removal(job_id, key, facts, now, buried=buried), now)
 
     def expired(self, entry: Entry, now: int, lease_end: int = 0) -> None:
-        """The entry's life is over; ``lease_end``: how a lease ended with it."""
+        """Log the expiry of an entry; ``lease_end``: how a lease ended with it."""
         self.deleted(entry, now, EXPIRED | lease_end)
 
     def buried(self, entry: Entry, now: int, lease_end: int = 0) -> None:
-        """The entry is a dead letter now, with its reason; ``lease_end``: as for ``expired``."""
+        """Log that an entry was buried, with the reason; ``lease_end``: as for ``expired``."""
         if entry.run is not None:
             self._buried(entry, now, BURIED | lease_end)
 
     def buried_again(self, entry: Entry, now: int) -> None:
-        """The entry, a dead letter already, has another reason: workq fails a job once."""
+        """Log a new reason of a buried entry, as a new job: workq fails a job only once."""
         if entry.run is None:
             return
         self._append_operation(Batch(4), now)
@@ -384,7 +383,7 @@ class Journal:
         self._buried(entry, now, REWRITTEN)
 
     def kicked(self, entries: list[Entry], now: int) -> None:
-        """The entries, dead letters so far, wait again: as new jobs, for workq never does that."""
+        """Log that buried entries are requeued, as new jobs: workq has no such operation."""
         entries = [entry for entry in entries if entry.run is not None]
         if not entries:
             return
@@ -395,12 +394,12 @@ class Journal:
     # --- other changes --------------------------------------------------------------------------
 
     def touched(self, entry: Entry, now: int, *, is_instant: bool = False) -> None:
-        """The expiry moved; ``is_instant``: to one that a client gave."""
+        """Log a new expiry; ``is_instant``: a client named it."""
         if entry.run is not None:
             self._amend(entry, Touch(entry.job_id, entry.expires, is_instant), now)
 
     def revalued(self, entry: Entry, now: int) -> None:
-        """The entry has another value of the same type."""
+        """Log a new value of the same type."""
         if entry.run is None:
             return
         value = entry.value
@@ -408,7 +407,7 @@ class Journal:
         self._amend(entry, Value(entry.job_id, value, entry.timestamp), now)
 
     def resized(self, entry: Entry, before: int, now: int) -> None:
-        """The value of ``before`` bytes was cut, or filled up with zero bytes."""
+        """Log that a value of ``before`` bytes was cut, or extended with zero bytes."""
         if entry.run is None:
             return
         size = len(entry.value)
@@ -417,21 +416,21 @@ class Journal:
         self._amend(entry, Resize(entry.job_id, size, entry.timestamp), now)
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:
-        """The entry stands under one more key."""
+        """Log one more key of an entry."""
         if entry.run is not None:
             self._amend(entry, Link(entry.job_id, key), now)
 
     def renamed(
         self, entry: Entry, old: bytes, replaced: Entry | None, now: int, *, tombstone: bool
     ) -> None:
-        """The primary key of the entry was ``old``.
+        """Log a RENAME of an entry whose primary key was ``old``.
 
         Args:
-            entry: Which, persistent or not.
-            old: Has a tombstone with the timestamp of the entry.
-            replaced: Entry that stood under the key that it has now.
-            now: The present.
-            tombstone: A tombstone is logged, though the entry is not persistent.
+            entry: The entry, persistent or not.
+            old: Former key; it has a tombstone with the timestamp of the entry.
+            replaced: Entry that had the new key before.
+            now: Present instant.
+            tombstone: Log a tombstone even if the entry is not persistent.
         """
         parts = []
         if entry.persistent:
@@ -471,7 +470,7 @@ class Journal:
         self._append(self._encode.failure(self.records.amend(entry), entry, now, how), 1, now)
 
     def _store_again(self, entry: Entry, now: int, origin: int, *, buried: bool) -> None:
-        """Write an entry under a new job id, and remove the old one; ``buried``: whether it is."""
+        """Log an entry as a new job, and remove the old one; ``buried``: the old one is failed."""
         old = entry.job_id
         self.stored(entry, now, origin=origin)
         self._append_all(self._encode.rewritten(old, now, 1, buried=buried), now)

@@ -43,13 +43,13 @@ _pack_u64 = Struct(">Q").pack
 
 
 class LeaseJournal:
-    """Writes log records of what happens to leases of persistent entries.
+    """Writes log records of leases of persistent entries.
 
     Args:
-        append: Where the records go.
+        append: Receives the records.
         encode: Encoder of the records.
-        records: The records that carry live entries.
-        store_again: Writes an entry anew, as a new job: workq takes 255 attempts of one.
+        records: Index of the records that carry live entries.
+        store_again: Logs an entry as a new job: workq accepts 255 attempts of one.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class LeaseJournal:
                 self.append(b"".join(parts), len(parts), now)
                 return
         self._begin(parts, entries, token, attempts_max, now)
-        # behind the append: the first record of a segment tells of what is before it
+        # after the append: the first record of a segment has the token of all before it
         self.last_token = token
 
     def copied_forward(self, entry: Entry, now: int) -> None:
-        """The record of a leased entry was written anew; this is its lease."""
+        """Log the lease of an entry that was copied forward."""
         since = unpack_start(entry.extra.leased[START], now)
         lease = Lease(
             1,
@@ -253,7 +253,7 @@ class LeaseJournal:
             count += 1
             run = entry.run
             assert run is not None, "these are persistent"
-            # in one piece from now on, as it is what stands in ``amended``
+            # whole from now on, like the id in ``amended``
             if len(run) != JOB_ID_BYTES:
                 run = entry.run = run + facts[JOB_ID_REST]
             amended[run] = entry

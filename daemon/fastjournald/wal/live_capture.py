@@ -1,16 +1,16 @@
-"""Live capture: what the live entries of a log were at one instant, taken while they change. Pure.
+"""Live capture: copy-on-write capture of the live entries of a log at one instant. Pure.
 
-It is copy on write. A snapshot shows the log at the instant at which its last segment was sealed,
-and its live index (``cmdlog.live_index``) names the record of each entry that was live then. Each
-of these is taken once: by a walk over all entries in slices, or just before it changes or goes,
-whichever comes first. So nothing is copied at the instant itself, however many entries there are.
+A snapshot shows the log at the instant at which its last segment was sealed, and its live index
+(``cmdlog.live_index``) names the record of each entry that was live then. Each entry is captured
+once: by a walk over all entries in slices, or just before it is changed or removed. So nothing is
+copied at the instant itself, with any number of entries.
 
-Most entries are what their record says, and only the place of that is taken. An entry of which
-other records tell (``EntryRecords.amended``) is taken with all that may have changed, so that call
-comes *before* the change. Entries that come later have their records in later segments.
+Most entries equal their record, and only its position is captured. An entry with other records
+(``EntryRecords.amended``) is captured with all fields that may have changed, so that call comes
+*before* the change. Later entries have their records in later segments.
 
-The walk goes through the parts of the key table. An entry that was taken before the walk came to
-it, and that stays, is noted until then; one that goes is found no more.
+The walk visits the parts of the key table. An entry that was captured before the walk reached it,
+and that still exists, is noted until then; the walk does not find a removed one.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class CapturedRun(NamedTuple):
 
 
 class LiveCapture:
-    """Takes each entry that is live now, as it is now.
+    """Captures each entry that is live now, in its current state.
 
     Args:
-        keys: Has all entries.
-        amended: Job ids of entries of which other records tell than their own.
+        keys: All entries.
+        amended: Job ids of entries that have other records besides their own.
         trimmed: As ``EntryRecords.trimmed``.
         superseded: As ``EntryRecords.superseded``.
         next_segment: Records from this segment on are newer than the snapshot.
@@ -72,21 +72,21 @@ class LiveCapture:
         self._superseded = superseded
         self._next = next_segment.to_bytes(4, "big")
         self._part = -1
-        """Number of the part of the key table in which the walk is."""
+        """Number of the part of the key table that the walk visits."""
         self._keys_ahead: list[bytes] = []
         """Keys of that part to which the walk has not come."""
         self._ahead: list[Entry] = []
-        """The entries that stood under them when the walk came to that part."""
+        """The entries of these keys when the walk reached that part."""
         self._walked: set[Entry] = set()
         """Entries of that part to which it has."""
         self._taken: set[Entry] = set()
-        """Entries that the walk has to leave out: they were taken before, and still stand."""
+        """Entries that the walk skips: they were captured before, and still exist."""
         self._runs: dict[int, CapturedRun] = {}
         self._kept = 0
-        """Entries that were added to these since all were taken over, and perhaps some more."""
+        """Entries added to these since the last ``take_runs``, and perhaps some more."""
         self._full: list[CapturedRun] = []
         self.entries = 0
-        """Entries in the runs that were taken over so far."""
+        """Entries in the runs that were taken so far."""
 
     @property
     def walked(self) -> bool:
@@ -113,7 +113,7 @@ class LiveCapture:
             found = [entry for entry in there if entry not in self._taken]
             self._taken.difference_update(there)
         for entry in found:
-            # one that went since the walk came to this part is absent
+            # one that was removed since the walk reached this part is absent
             if (
                 entry.run is not None
                 and entry.state != _ABSENT
@@ -123,7 +123,7 @@ class LiveCapture:
         self._kept += len(found)
 
     def take_runs(self) -> list[CapturedRun]:
-        """Take over runs that are to be written: full ones, and behind the walk all."""
+        """Return the runs to be written: full ones, and after the walk all."""
         if self.walked or self._kept >= _KEPT_ENTRIES_MAX:
             self._full += self._runs.values()
             self._runs.clear()
@@ -192,7 +192,7 @@ class LiveCapture:
             and isinstance(value, bytes)
             and len(value) <= NUMBER_BYTES_MAX
         ):
-            # as ADD or NOT may have left it
+            # ADD or NOT may have changed it
             changed = value
         superseded = self._superseded.get(job_id)
         return LiveChanges(

@@ -1,10 +1,10 @@
 """Records of the write-ahead log: encoder, and index of those that carry live entries. Pure.
 
-The times of consecutive records are often the same, and so are the heads of their jobs: both are
-encoded once.
+The times of consecutive records are often equal, and so are the headers of their jobs (name, times
+and priority, before the payload): both are encoded once.
 
-The live-record index keeps the facts that compaction needs of each: job id, position and length of
-its record, and what other records say about it.
+The index has the facts that compaction needs of each record: job id, position and length, and the
+content of other records about its entry.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class EntryRecords:
     """Index of the records that carry live entries.
 
     Args:
-        usage: Live bytes by segment, kept in step with it.
+        usage: Live bytes by segment, updated together with it.
     """
 
     def __init__(self, usage: SegmentUsage) -> None:
@@ -86,7 +86,7 @@ class EntryRecords:
         """Job ids of entries worked on that a persistent SET superseded, to the timestamp of that
         SET, whose record says so; 0: their own record says it."""
         self.erasers: set[bytes] = set()
-        """Job ids of live entries under whose key a tombstone stood, which is gone by them."""
+        """Job ids of live entries whose record erased a tombstone under their key."""
         self.trimmed: dict[bytes, int] = {}
         """Job id to the bytes of the value in its record that still count, where TRUNCATE changed
         it; zero bytes follow."""
@@ -94,13 +94,13 @@ class EntryRecords:
         """Takes the live entries of a snapshot that is being written; None: none is."""
 
     def add(self, entry: Entry, position: int, size: int, *, erases: bool) -> None:
-        """Take up the record that carries an entry from now on.
+        """Add the record that carries an entry from now on.
 
         Args:
-            entry: Which; it has its job id.
+            entry: The entry; it has its job id.
             position: Position of the record.
             size: Size of the record.
-            erases: Whether a tombstone under its key is gone by it.
+            erases: Whether it erased a tombstone under its key.
         """
         entry.facts += pack_record(position >> 8, position & 0xFF, size)
         if erases:
@@ -113,7 +113,7 @@ class EntryRecords:
         self.live_bytes += size
 
     def add_new(self, entries: list[Entry], positions: list[int], sizes: list[int]) -> None:
-        """Take up the records of one append that carry new entries, at least one."""
+        """Add the records of one append that carry new entries, at least one."""
         segment, size = positions[0] >> OFFSET_BITS, sum(sizes)
         if segment != self._segment:
             self._segment = segment
@@ -142,7 +142,7 @@ class EntryRecords:
         return job_id
 
     def amend(self, entry: Entry) -> bytes:
-        """Note that another record tells of an entry; return the id of its job."""
+        """Note another record about an entry; return the id of its job."""
         if entry.extra is NOTHING:
             # so few entries have to be looked up in ``amended``
             entry.own_times()
@@ -151,7 +151,7 @@ class EntryRecords:
         return job_id
 
     def unrecorded_superseded(self) -> list[bytes]:
-        """Return the jobs that were superseded and whose own records do not say so."""
+        """Return the superseded jobs whose own records do not have that."""
         return [job_id for job_id, timestamp in self.superseded.items() if timestamp]
 
 
@@ -163,7 +163,7 @@ class WorkqHeaders:
     """Encodes headers of jobs; those of entries that do not expire are cached.
 
     Args:
-        lease_us: Default lease, which workq gets as time to run.
+        lease_us: Default lease, which is the time to run in workq.
     """
 
     def __init__(self, lease_us: int) -> None:
@@ -174,7 +174,7 @@ class WorkqHeaders:
         """The header of every operation."""
 
     def of(self, entry: Entry, begins: int) -> bytes:
-        """Return the header of an entry's job; ``begins``: from when workq counts its life."""
+        """Return the header of an entry's job; ``begins``: start of its ttl in workq."""
         if entry.extra.expires:
             return self._encode(
                 _name(entry),
@@ -188,7 +188,7 @@ class WorkqHeaders:
         return header
 
     def _encode(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
-        # max attempts 0: workq counts releases too, and would fail a job that waits here
+        # max attempts 0: workq counts releases too, and would fail a job that is only released
         return encode_head(name, self._ttr_ms, ttl_ms, priority, 0, 0)
 
 
@@ -202,7 +202,7 @@ def _priority(entry: Entry) -> int:
     return workq.workq_priority(entry.priority) if entry.journal else 0
 
 
-# plain integers: a list that is indexed by a member of an enum takes the slow way
+# plain integers: indexing a list with a member of an enum is slow
 _ADD, _SCHEDULE = Command.ADD.value, Command.SCHEDULE.value
 _COMPLETE, _FAIL = Command.COMPLETE.value, Command.FAIL.value
 _DELETE = Command.DELETE.value
@@ -214,30 +214,30 @@ _SERIAL_BASE = 1 << 63
 
 
 Append: TypeAlias = Callable[[bytes, int, int], int]
-"""Takes bytes, the number of records in them and the instant; returns their position."""
+"""Appends bytes, the number of records in them and the instant; returns their position."""
 
 
 class JobIds:
-    """Serial numbers of one run of the daemon, and the job ids made of them: UUIDv4s that ascend.
+    """Serial numbers of one run of the daemon, and ascending job ids (UUIDv4) made of them.
 
     Layout of an id: 8 bytes that are the same in one run, then the serial number as u64 with the
     variant bits of a UUIDv4. The id of a job that carries an entry ends in the entry's arrival
-    where that is possible, so that the entry need not keep it (``tables.entry``).
+    number if possible, so that the entry need not store it (``tables.entry``).
 
     Args:
-        seed: 8 random bytes: job ids differ between runs by them.
+        seed: 8 random bytes, so that job ids differ between runs.
     """
 
     def __init__(self, seed: bytes) -> None:
         self.serial = 0
-        """The last serial number given, as the arrival of an entry or for the id of a job."""
+        """Last serial number, of the arrival of an entry or of a job id."""
         self._prefix = seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
         self._run = (self._prefix + _pack_serial(_SERIAL_BASE))[:RUN_KEPT_BYTES]
         self._entry_serial = 0
-        """The serial number in the id of the newest job that carries an entry: they ascend."""
+        """Serial number in the id of the newest job that carries an entry; they ascend."""
 
     def next_serial(self) -> int:
-        """Return a number greater than all before, also of runs before this one."""
+        """Return a number greater than all before, also of earlier runs."""
         self.serial += 1
         return self.serial
 
@@ -246,7 +246,7 @@ class JobIds:
         return self._prefix + _pack_serial(_SERIAL_BASE | self.next_serial())
 
     def assign(self, entry: Entry, arrival: int) -> bytes:
-        """Give an entry the id of a new job, and return it."""
+        """Assign the id of a new job to an entry, and return it."""
         if self._entry_serial < arrival <= ARRIVAL_MAX:
             self._entry_serial = arrival
             entry.run = self._run
@@ -257,7 +257,7 @@ class JobIds:
 
 
 def attempt_of(entry: Entry) -> bytes:
-    """Return due instant, serial number and attempt of an entry, as facts have them."""
+    """Return due time, serial number and attempt of an entry, in the encoding of facts."""
     _, not_before, serial, _, created, _ = unpack_facts(entry.facts)
     extra = entry.extra
     due = extra.due
@@ -272,7 +272,7 @@ def attempt_of(entry: Entry) -> bytes:
 def _last_fields(
     extra: Extra, taken: tuple[int, ...] | None, origin: int, *, erases: bool
 ) -> tuple[object, ...]:
-    """Return the last fields of an envelope, but for those that have their default."""
+    """Return the last fields of an envelope that do not have their default."""
     if origin or extra.due:
         return (taken or (), erases, extra.error, extra.due, origin)
     if extra.error is not None:
@@ -285,7 +285,7 @@ class RecordEncoder:
 
     Args:
         ids: The job ids of this run.
-        lease_us: Default lease, which workq gets as time to run.
+        lease_us: Default lease, which is the time to run in workq.
     """
 
     def __init__(self, ids: JobIds, lease_us: int) -> None:
@@ -311,15 +311,15 @@ class RecordEncoder:
         *,
         erases: bool = False,
     ) -> bytes:
-        """Return the record that carries an entry as it stands, under a fresh job id.
+        """Return the record that carries the current state of an entry, under a new job id.
 
         Args:
-            entry: Which; its value is in memory.
-            now: The present.
-            taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
-                n the n-th link; None: none took any.
-            origin: Why it is written, see ``Envelope.origin``.
-            erases: A tombstone stood under its key, or may stand in the log before it.
+            entry: The entry; its value is in memory.
+            now: Present instant.
+            taken: Keys that persistent SETs took from it during its lease: 0 is its URI, n the n-th
+                link; None: none.
+            origin: Reason of the write, see ``Envelope.origin``.
+            erases: There was a tombstone under its key, or there may be one earlier in the log.
         """
         value = entry.value
         assert isinstance(value, bytes), "a cold value is read before its entry is written anew"
@@ -375,7 +375,7 @@ class RecordEncoder:
     def new_entries(self, entries: list[Entry], now: int) -> list[bytes]:
         """Return the records of entries as ``entry`` does, set at this instant.
 
-        They have nothing but keys, value, and perhaps the instant at which they were first due.
+        They have only keys, a value, and possibly a first due time.
         """
         time, assign, known = self._time_at(now), self._ids.assign, self._headers_known
         earliest = now - SCHEDULED_US_BACK
@@ -412,7 +412,7 @@ class RecordEncoder:
 
     @staticmethod
     def facts(entry: Entry, how: int) -> bytes:
-        """Return the facts of an entry, whose lease or life ends; see ``cmdlog.format.endings``."""
+        """Return the facts of an entry whose lease or life ends; see ``cmdlog.format.endings``."""
         leased = entry.extra.leased
         if leased and how == COMPLETED:
             return leased
@@ -423,7 +423,7 @@ class RecordEncoder:
     def completion(
         self, job_id: bytes, entry: Entry, timestamp: int | None, now: int, how: int = COMPLETED
     ) -> bytes:
-        """Return the record that a job is complete, and the tombstone that it leaves, if any."""
+        """Return the record that completes a job, with its tombstone, if any."""
         facts = self.facts(entry, how)
         if timestamp is None:
             fields: tuple[object, ...]
@@ -487,7 +487,7 @@ class RecordEncoder:
         return self.operation(end, now)
 
     def rewritten(self, job_id: bytes, now: int, distance: int, *, buried: bool) -> list[bytes]:
-        """Return the removal of a job whose entry stands in a record so many before it."""
+        """Return the removal of a job whose entry was written again ``distance`` records before."""
         return self.removal(job_id, b"", bytes((REWRITTEN + distance,)), now, buried=buried)
 
     def removal(
@@ -503,7 +503,7 @@ class RecordEncoder:
         return [encode_result(_COMPLETE, self._time_at(now), job_id, result)]
 
     def deletion(self, job_id: bytes, now: int) -> bytes:
-        """Return the record that a buried job is gone, which stands behind its operation."""
+        """Return the record that deletes a buried job; it comes after its operation."""
         return encode_simple(_DELETE, self._time_at(now), job_id)
 
     def failure(self, job_id: bytes, entry: Entry, now: int, how: int = BURIED) -> bytes:
@@ -516,11 +516,11 @@ class RecordEncoder:
         return encode_result(_FAIL, self._time_at(now), job_id, pack(failure))
 
     def starts(self, job_ids: Iterable[bytes], now: int) -> list[bytes]:
-        """Return the records that an attempt of each of these jobs starts."""
+        """Return the records of the start of an attempt of each of these jobs."""
         return encode_simples(_START, self._time_at(now), job_ids)
 
     def timeout(self, job_id: bytes, now: int) -> bytes:
-        """Return the record that an attempt of a job is over."""
+        """Return the record of the end of an attempt of a job."""
         return encode_simple(_TIMEOUT, self._time_at(now), job_id)
 
     def _time_at(self, now: int) -> bytes:

@@ -1,13 +1,13 @@
-"""Segment usage table: live bytes by segment, and what else compaction goes by. Pure.
+"""Segment usage table: live bytes by segment, and other input of the compaction policy. Pure.
 
-A segment is worth compacting when little of it is live. Whether a record may go is decided by
-looking at it (``compaction.liveness``); what that needs to know of other segments stands here:
+Compaction of a segment pays if few of its bytes are live. ``compaction.liveness`` decides about
+each record. It needs these facts of other segments:
 
-- in which segment the record of a job is, by its id: the ids of one run of the daemon ascend, so
-  the first one in each segment is enough;
-- when a segment was last compacted, as the number of the segment that was active at that moment:
-  a record that removes a job may go once the segment of that job was compacted in a later segment
-  than its own, for then the record of the job is gone from the disk.
+- the segment of a job's record, by the job id: the ids of one run of the daemon ascend, so the
+  first id in each segment is enough;
+- the last compaction of a segment, as the number of the active segment at that time: a record that
+  removes a job can be dropped once the segment of that job was compacted in a later segment than
+  its own. Then the record of the job is no longer on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SegmentScore(msgspec.Struct, frozen=True, gc=False):
     """Result of the last filtering of a segment, so that it is not filtered again in vain."""
 
     again_at: int
-    """From this instant on the segment is a candidate again."""
+    """The segment is a candidate again from this instant on."""
     live: int = 0
     """Bytes of live entries in it at that time."""
     waits: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class SegmentScore(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentUsage:
-    """Live bytes by segment, and what is known of each."""
+    """Live bytes and other facts by segment."""
 
     def __init__(self) -> None:
         self.live: defaultdict[int, int] = defaultdict(int)
@@ -60,28 +60,30 @@ class SegmentUsage:
         self.paused_until: dict[int, dict[bytes, int]] = {}
         """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.previous: dict[int, int] = {}
-        """Segment number to that of the one before it, as its first record says."""
+        """Segment number to the number of the one before it, by its first record."""
         self.seals_in: dict[int, set[int]] = {}
         """Segment number to the segments with records of its size and checksum (seals)."""
         self.moved: set[int] = set()
-        """Segments of which nothing matters any more, that were being read when they were to go."""
+        """Segments without live records that another process was reading when they were to be
+        removed."""
         self.merging: frozenset[int] = frozenset()
         """Small segments that are moved to the end of the log, because there are many of them."""
         self.archived_before: int | None = None
-        """Segments from this number on wait for their link in the archive; None: there is none."""
+        """First segment without a durable link in the archive; None: no archive."""
         self.sealed_as: dict[int, tuple[int, int]] = {}
-        """Segment number to size and CRC-32C when it was sealed, as the log told at the start."""
+        """Segment number to size and CRC-32C when it was sealed, by the log at the start."""
         self.foreign_last = 0
-        """The last segment that another program wrote; 0: there is none."""
+        """Last segment that another program wrote; 0: none."""
         self.replaced: dict[int, bytes] = {}
-        """Segment number to what was in it, while not all entries know that it was replaced."""
+        """Segment number to its former content, while entries still have positions in it."""
         self.changes = 0
-        """How often segments were replaced or removed: a search for a record begins anew then."""
+        """Number of replaced or removed segments: a search for a record restarts after a change."""
         self._runs: dict[bytes, tuple[list[int], list[int]]] = {}
-        """Prefix of ids to counters, ascending, and the segments that begin with them."""
+        """Prefix of ids to the counters in ascending order, and the segments that begin with
+        them."""
 
     def begins(self, job_id: bytes, number: int) -> None:
-        """The first job of its run in this segment has this id. O(1), in the order of writing."""
+        """Note the id of the first job of its run in a segment. O(1), in the order of writing."""
         counters, numbers = self._runs.setdefault(job_id[:RUN_BYTES], ([], []))
         if numbers and numbers[-1] == number:
             return
@@ -89,9 +91,9 @@ class SegmentUsage:
         numbers.append(number)
 
     def segment_of(self, job_id: bytes) -> int | None:
-        """Return the segment with the record of a job, if that is on the disk. O(log n).
+        """Return the segment with the record of a job, if it is on disk. O(log n).
 
-        None: it is not, or the job is another program's.
+        None: it is not, or another program wrote the job.
         """
         run = self._runs.get(job_id[:RUN_BYTES])
         if run is None:
@@ -102,9 +104,9 @@ class SegmentUsage:
     def was_compacted(
         self, number: int, compacted_in: int, *, emptied: bool, dead_in: int | None = None
     ) -> None:
-        """Nothing dead is in this segment but what died in ``compacted_in`` or later. O(1).
+        """Note a compaction: only jobs that died in ``compacted_in`` or later are dead here. O(1).
 
-        And of what is changed by records in it, all died in ``dead_in`` or before; None: the same.
+        Jobs changed by its records all died in ``dead_in`` or before; None: ``compacted_in``.
         """
         self.compacted[number] = compacted_in
         self.dead_in[number] = compacted_in if dead_in is None else dead_in
@@ -112,12 +114,10 @@ class SegmentUsage:
             self.emptied.add(number)
 
     def may_still_hold(self, job_id: bytes) -> int | None:
-        """The record of a job that is dead by now may have outlived the compaction of its segment.
-
-        O(log n).
+        """Note that a dead job's record may have survived the last compaction. O(log n).
 
         Returns:
-            The segment, which counts as not compacted until it is again; None: there is none.
+            Its segment, which counts as not compacted until it is again; None: there is none.
         """
         number = self.segment_of(job_id)
         if number is not None and number not in self.emptied:
@@ -129,7 +129,7 @@ class SegmentUsage:
         return self.compacted.get(number, 0) > since
 
     def blocks(self, number: int, since: int, present: frozenset[int]) -> bool:
-        """Whether records of jobs that ``since`` removes may still be in a segment. O(1)."""
+        """Whether a segment may have records of jobs that ``since`` removes. O(1)."""
         if number not in present or number in self.emptied:
             return False
         return not self.compacted_since(number, since)
@@ -137,13 +137,13 @@ class SegmentUsage:
     def is_changed(
         self, number: int, now: int, present: frozenset[int], scored_before: int = -1
     ) -> bool:
-        """Whether a segment is worth filtering again. O(1).
+        """Whether a segment should be filtered again. O(1).
 
         Args:
             number: Number of the segment.
-            now: The present.
-            present: Numbers of the sealed segments on the disk.
-            scored_before: Where no more than this had been appended when it was scored, it is.
+            now: Present instant.
+            present: Numbers of the sealed segments on disk.
+            scored_before: True if at most so many bytes had been appended when it was scored.
         """
         score = self.scores.get(number)
         if score is None or score.again_at <= now:
@@ -152,8 +152,8 @@ class SegmentUsage:
             return False
         if score.appended <= scored_before:
             return True
-        # live records have died, or records removed here have gone; half of them, so that no
-        # segment is filtered again and again for little
+        # live records have died, or removal records became unnecessary: at least half of them, so
+        # that no segment is filtered again and again for little
         if 2 * self.live[number] < score.live:
             return True
         waits = sum(self.blocks(other, number, present) for other in score.waits)
@@ -161,18 +161,18 @@ class SegmentUsage:
         return 2 * waits < len(score.waits) + len(score.pauses)
 
     def awaits_archive(self, number: int) -> bool:
-        """Whether compaction may not touch a segment, because it is not archived yet. O(1)."""
+        """Whether compaction must wait, because a segment is not archived yet. O(1)."""
         return self.archived_before is not None and number >= self.archived_before
 
     def paused(self, number: int, domain: bytes, until: int) -> None:
-        """A record in this segment pauses a domain. O(1)."""
+        """Note a record in a segment that pauses a domain. O(1)."""
         paused = self.paused_until.setdefault(number, {})
         name = pause_name(domain)
         if until > paused.get(name, 0):
             paused[name] = until
 
     def pauses_before(self, number: int, domain: bytes, now: int) -> bool:
-        """Whether a pause of a domain that is not over may be on the disk before this segment.
+        """Whether an earlier segment on disk may have a pause of a domain that is in force.
 
         O(segments).
         """
@@ -184,11 +184,11 @@ class SegmentUsage:
         )
 
     def limited(self, number: int, domain: bytes) -> None:
-        """A record in this segment sets the limits of a domain. O(1)."""
+        """Note a record in a segment that sets the limits of a domain. O(1)."""
         self.limited_in.setdefault(number, set()).add(pause_name(domain))
 
     def limits_around(self, number: int, domain: bytes) -> tuple[bool, bool]:
-        """Return whether limit records of a domain are in segments before this one, and behind it.
+        """Return whether limit records of a domain are in earlier and in later segments.
 
         O(segments).
         """
@@ -197,12 +197,12 @@ class SegmentUsage:
         return min(others, default=number) < number, max(others, default=number) > number
 
     def may_return(self, job_id: bytes, removed_in: int, present: frozenset[int]) -> int | None:
-        """Return a segment with the record of a dead job that may be on the disk, but this one.
+        """Return another segment that may have the record of a dead job on disk.
 
         Args:
             job_id: Id of the job.
             removed_in: The segment with the record that removed it.
-            present: Numbers of the sealed segments on the disk.
+            present: Numbers of the sealed segments on disk.
 
         Returns:
             One of the segments; None: there is no such record.
@@ -211,7 +211,7 @@ class SegmentUsage:
         if number is not None:
             suspects = [number] if number < removed_in else []
         else:
-            # in the disorder of another program's log, a job may be added behind its removal
+            # another program's log is not in order: a job's record may come after its removal
             suspects = [other for other in present if other <= self.foreign_last]
         for other in suspects:
             if other != removed_in and self.blocks(other, removed_in, present):
@@ -219,10 +219,10 @@ class SegmentUsage:
         return None
 
     def may_stand(self, job_id: bytes, changed_in: int, present: frozenset[int]) -> bool:
-        """Whether the record of a job that is changed in a segment may be in another one, dead.
+        """Whether another segment may have the dead record of a job changed in this segment.
 
-        A job that changes may die long after that. When it did is not known; that it was dead when
-        the segment of the change was compacted last is.
+        A changed job may die much later, at an unknown time. It was dead when the segment of the
+        change was compacted last.
         """
         number = self.segment_of(job_id)
         if number is None:
@@ -233,15 +233,15 @@ class SegmentUsage:
         return dead_in is None or not self.compacted_since(number, dead_in)
 
     def overrides(self, number: int, present: frozenset[int]) -> bool:
-        """Whether a record in this segment may undo one that is on the disk before it."""
+        """Whether a record in this segment may undo an earlier one that is on disk."""
         return any(not self.compacted_since(other, number) for other in present if other < number)
 
     def is_named(self, number: int, present: frozenset[int]) -> bool:
-        """Whether a segment on the disk names this one as the one before it."""
+        """Whether a segment on disk names this one as the one before it."""
         return any(self.previous.get(other) == number for other in present)
 
     def add_seal(self, number: int, segment: int) -> None:
-        """A record in that segment has size and checksum of this one. O(1)."""
+        """Note a record of size and checksum of segment ``number`` in another segment. O(1)."""
         self.seals_in.setdefault(number, set()).add(segment)
 
     def is_newest_seal(self, number: int, segment: int) -> bool:
@@ -249,7 +249,7 @@ class SegmentUsage:
         return max(self.seals_in.get(number, ()), default=0) == segment
 
     def keep_seals(self, segment: int, numbers: Collection[int]) -> None:
-        """Note that records of size and checksum are left in that segment of these ones only."""
+        """Note the only segments whose size and checksum are in the kept records of a segment."""
         for number in [n for n, holding in self.seals_in.items() if segment in holding]:
             if number not in numbers:
                 self.seals_in[number].discard(segment)
@@ -257,17 +257,17 @@ class SegmentUsage:
                     del self.seals_in[number]
 
     def replacing(self, number: int, data: bytes) -> None:
-        """A segment, which holds this, is about to be replaced. O(1)."""
+        """Note that a segment with this content is about to be replaced. O(1)."""
         self.changes += 1
         self.replaced[number] = data
 
     def has_replaced(self, number: int) -> None:
-        """All entries know where their records in a segment are. O(1)."""
+        """Note that all entries have their new positions in a segment. O(1)."""
         self.changes += 1
         del self.replaced[number]
 
     def remove_segment(self, number: int) -> None:
-        """Drop a segment that is gone from the disk. The ids that it held stay known as gone."""
+        """Remove a segment that is no longer on disk. Its ids are still known, as removed."""
         self.changes += 1
         self.emptied.discard(number)
         self.moved.discard(number)

@@ -74,7 +74,7 @@ class Lock(HeldLock, KeptLease):
             LockLostError: The lock was lost before.
         """
         try:
-            # A renewal that is under way is seen through: it must not come behind the UNLOCK.
+            # A running renewal is finished first: it must not come after the UNLOCK.
             async with self._mutex:
                 if self.loss is not None:
                     raise self._error() from self.loss

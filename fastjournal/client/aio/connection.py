@@ -36,12 +36,12 @@ StartSoon = Callable[[Callable[[], Awaitable[object]]], None]
 
 
 class AsyncConnection:
-    """One transport at a time, and what is made of its losses.
+    """One transport at a time, and the reconnection after its loss.
 
     Args:
         address: The daemon's.
-        credentials: How to be let in.
-        plan: Plan for lost connections; None: they are not made again.
+        credentials: Access token and TLS files.
+        plan: Plan for lost connections; None: no reconnection.
         connect_timeout_s: Seconds to establish a connection.
         reply_timeout_s: Seconds without an answer after which a connection counts as lost.
         reply_bytes_max: Bytes of the largest reply to accept.
@@ -200,9 +200,10 @@ class AsyncConnection:
             self.start_soon(self.transport.run)
 
     async def _reconnect(self, effort: _SharedEffort) -> None:
-        """Connect in place of a lost connection, trying for a while.
+        """Reconnect after a lost connection, with retries for a while.
 
-        This is a task of the client: whoever waits for it may be cancelled, and the others not.
+        This is a task of the client: a waiting caller may be cancelled without effect on the
+        others.
         """
         try:
             while (pause_s := effort.tries.pause_s(anyio.current_time())) is not None:

@@ -52,7 +52,7 @@ class LeasePool:
         self._pools = pools
         self.held: deque[Job] = deque()
         """Jobs that were delivered and have not ended: of a loop, first the one whose body runs,
-        then those behind it."""
+        then the next ones."""
         self.stopped = False
         self._search: anyio.CancelScope | None = None
         self._was_answered = False
@@ -138,7 +138,7 @@ class JobLoop:
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends at once, and leases nothing.
 
-        The loop ends when it asks for the next job, and releases those behind the current one;
+        The loop ends when it asks for the next job, and releases those after the current one;
         ``run`` returns when the jobs that run have ended.
         """
         self._pool.stop()
@@ -161,7 +161,7 @@ class JobLoop:
                 await job.complete()
             pool.held.popleft()
         while pool.held and pool.held[0].lost.is_set():
-            pool.held.popleft()  # behind the others: somebody else has it
+            pool.held.popleft()  # its lease ran out after the others: another worker has it
         if pool.stopped:
             await pool.release_all(None)
         elif not pool.held:

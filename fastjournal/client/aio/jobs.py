@@ -154,7 +154,7 @@ class Job(LeasedJob, KeptLease, JobMethods):
         await release_jobs([self], None)
 
     async def _end(self, build: Callable[[], Call[Any]]) -> None:
-        """Stop the renewal of the lease, then tell the daemon, also in a cancelled task."""
+        """Stop the lease renewal, then report the end to the daemon, also in a cancelled task."""
         if self.finished or self._ending:
             raise RuntimeError("this job has ended already")
         build()  # a bad argument ends nothing
@@ -237,7 +237,7 @@ class Job(LeasedJob, KeptLease, JobMethods):
         with self._body:
             try:
                 yield
-            except BaseException as error:  # whatever the body raises, the lease ends
+            except BaseException as error:  # any error of the body ends the lease
                 await release_jobs([self], failure_of(error))
                 raise
         if self._body.cancelled_caught:

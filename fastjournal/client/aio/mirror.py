@@ -18,12 +18,12 @@ from fastjournal.errors import CannotConnectError, FastjournalError, RefusedErro
 class Mirror(Mapping[bytes, Entry]):
     """Copy of the entries under a prefix: ``async with client.mirror("color:") as copy: ...``.
 
-    Entering the block subscribes first and reads then, so no change is missed between the two.
-    From there on a task of the client keeps the copy current, over lost connections and restarts
-    of the daemon: it reads all anew where it may have missed something. It subscribes again, with
-    the pauses of ``reconnect``, where the daemon refuses it for now (``busy``, for instance). The
-    mapping itself waits for nothing. It is behind the daemon by the way of a notification, and
-    while ``is_current`` is False by more. Each entry has its metadata.
+    Entering the block subscribes first and reads then, so no change is missed between the two. From
+    there on a task of the client keeps the copy current, over lost connections and restarts of the
+    daemon: it reads all again if it may have missed something. It subscribes again, with the pauses
+    of ``reconnect``, if the daemon refuses it for now (``busy``, for instance). The mapping itself
+    waits for nothing. It lags behind the daemon by the delay of a notification, and while
+    ``is_current`` is False by more. Each entry has its metadata.
     """
 
     def __init__(self, connection: AsyncConnection, prefix: str | bytes) -> None:
@@ -141,7 +141,7 @@ class Mirror(Mapping[bytes, Entry]):
             self._listener = None
 
     async def _read(self) -> None:
-        """Read all entries anew. Changes meanwhile wait in the listener."""
+        """Read all entries again. Changes meanwhile wait in the listener."""
         entries: dict[bytes, Entry] = {}
         call = self._scan.first
         while True:

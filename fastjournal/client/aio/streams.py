@@ -20,24 +20,24 @@ STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OS
 """Errors of a stream whose connection is lost; with TLS also that it ends without saying so."""
 
 _GOODBYE_S = 0.5
-"""To tell a peer that takes nothing that this is the end."""
+"""Seconds to send the end of the stream to a peer that does not read."""
 
 
 async def open_stream(
     address: Address, credentials: Credentials, timeout_s: float, *, prove: bool = False
 ) -> ByteStream:
-    """Return a connected stream, on which AUTH has succeeded where there is a token.
+    """Return a connected stream, after AUTH if there is a token.
 
     Args:
         address: The daemon's.
-        credentials: How to be let in.
+        credentials: Access token and TLS files.
         timeout_s: Seconds for all of it.
         prove: Without a token too, wait until the daemon has answered something.
 
     Raises:
-        CannotConnectError: Nobody listens there, the name or path leads nowhere, or the daemon does
-            not prove who it is.
-        RefusedError: The daemon does not take the token; code ``auth-failed``.
+        CannotConnectError: Nothing listens there, the name or path does not exist, or the daemon
+            does not prove its identity.
+        RefusedError: The daemon does not accept the token; code ``auth-failed``.
     """
     try:
         with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as patience:
@@ -75,7 +75,7 @@ async def receive_some(stream: ByteStream) -> bytes:
 
 
 async def close_stream(stream: ByteStream) -> None:
-    """Close a stream, also in a cancelled task; with TLS tell the peer that nothing was cut off."""
+    """Close a stream, also in a cancelled task; with TLS send the close notification."""
     if isinstance(stream, TLSStream):
         deadline = anyio.current_time() + _GOODBYE_S
         with anyio.CancelScope(shield=True, deadline=deadline):

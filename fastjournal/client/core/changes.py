@@ -10,7 +10,7 @@ from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
 from fastjournal.protocol import ErrorCode, Reply
 
 _KINDS = {"": ChangeKind.SET, ErrorCode.NOT_READABLE: ChangeKind.NOT_READABLE}
-"""By the code of the notification; all others say that nothing stands there."""
+"""By the code of the notification; all others mean that the key has no value."""
 
 
 class ChangeBuffer:
@@ -26,9 +26,9 @@ class ChangeBuffer:
         self._bytes = 0
         self._missed = False
         self._ended = ""
-        """Error with which the daemon ended the subscription; empty: it stands."""
+        """Error with which the daemon ended the subscription; empty: it has not ended."""
         self.lost = False
-        """The connection is over: no more comes before somebody subscribes again."""
+        """The connection has ended: no changes until the next subscription."""
 
     def tell(self, reply: Reply | None) -> None:
         """Take a notification; None: the connection is over."""
@@ -47,7 +47,7 @@ class ChangeBuffer:
         return bool(self._missed or self._waiting or self._ended)
 
     def subscribed_again(self) -> None:
-        """Tell first of all that something may have been missed."""
+        """Report first that changes may have been missed."""
         self._missed = True
 
     def take(self) -> Change | None:

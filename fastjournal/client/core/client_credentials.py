@@ -84,10 +84,10 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class FirstAnswer:
-    """Takes bytes until the reply to the first request is there.
+    """Takes bytes until the reply to the first request is complete.
 
-    So a client learns that there is a daemon behind the connection: a proxy whose daemon is away
-    takes connections too, and a daemon that has no room refuses them.
+    So a client detects a daemon at the other end: a proxy whose daemon is away accepts connections
+    too, and a daemon that has no room refuses them.
 
     Args:
         address: Named in errors.
@@ -184,7 +184,7 @@ def make_context(
     Args:
         ca: PEM file of the authorities to trust; None: those of the system.
         cert: PEM file of the client's own certificate, for a daemon that asks for one.
-        key: PEM file of its key, without a passphrase; None: it stands in ``cert``.
+        key: PEM file of its key, without a passphrase; None: it is in ``cert``.
 
     Raises:
         ConfigError: A file cannot be read or used.

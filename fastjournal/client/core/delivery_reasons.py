@@ -25,7 +25,7 @@ class DeliveryReason(msgspec.Struct, frozen=True, kw_only=True):
     since_us: int | None = None
     """None: the daemon does not keep it; the log may."""
     until_us: int | None = None
-    """None: until somebody does something."""
+    """None: until an action of an operator or a client."""
     advice: tuple[str, ...] = ()
 
 

@@ -37,7 +37,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """It failed as often as the worker, its domain or the daemon allows, and is buried. None: the
     daemon did not say, for instance because the token has no right to read."""
     reason: str
-    """Sentence for whoever looks at the entry later, as the daemon keeps it."""
+    """Sentence for people who examine the entry later, as the daemon keeps it."""
 
     @property
     def delay(self) -> timedelta | None:
@@ -73,7 +73,7 @@ def decide_retry(
 
 
 def learn_burial(failed: FailedAttempt, answer: EntryStats | FastjournalError) -> FailedAttempt:
-    """Return the outcome of a reported failure, as the daemon tells it.
+    """Return the outcome of a reported failure, by the answer of the daemon.
 
     The entry may have changed since by another worker or an operator: only a burial with the count
     and the reason of this failure is that of this failure.

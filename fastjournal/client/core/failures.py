@@ -92,7 +92,7 @@ def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
 
 
 def connection_lost(reason: str, hint: str = _SEND_AGAIN) -> CannotConnectError:
-    """The connection ended before the answers came; code ``connection-lost``."""
+    """Return the error of a connection that ended before the answers; code ``connection-lost``."""
     return CannotConnectError(
         f"the connection was lost: {reason}", code="connection-lost", hint=hint
     )

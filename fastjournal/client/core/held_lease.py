@@ -32,13 +32,14 @@ class HeldLease(ABC):
     """Lease of a job, or a lock, until it has ended or is lost.
 
     Args:
-        length_us: Its length, which a renewal gives anew, in microseconds.
+        length_us: Its length, which a renewal gives again, in microseconds.
         now_s: When it was asked for or delivered, by a clock that does not jump.
     """
 
     kind: ClassVar[str] = "lease"
     over_codes: ClassVar[tuple[str, ...]]
-    """Refusals after which it is somebody else's, or gone; after others it goes on."""
+    """Refusals after which another client has it, or it does not exist; after others it
+    continues."""
 
     def __init__(self, length_us: int, now_s: float) -> None:
         self.finished = False
@@ -51,7 +52,7 @@ class HeldLease(ABC):
         self._renew_at_s = now_s + self._renewal_s
         """When the next renewal is to begin; none while one is under way."""
         self._late_s = 0.0
-        """Seconds by which renewals came late since the last one that was answered."""
+        """Seconds by which renewals were late since the last answered one."""
 
     @abstractmethod
     def _renewal_call(self, length_us: int) -> Call[Any]:

@@ -28,7 +28,8 @@ from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
 _log = logging.getLogger(__name__)
 
 LEASE_IS_OVER = ("lease-lost", "not-found")
-"""Refusals after which the job is somebody else's, or gone; after others the lease goes on."""
+"""Refusals after which another worker has the job, or it does not exist; after others the lease
+continues."""
 
 
 class BodyFailure(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class LeasedJob(Decodable, HeldLease):
         self.token = entry.token
         """The lease token; another one after each renewal."""
         self.was_entered = False
-        """Its block was entered, and only its end completes it: no loop that goes on."""
+        """Its block was entered, so that only the end of the block completes it, not the loop."""
         self._options = options
 
     @property
@@ -113,13 +114,13 @@ class LeasedJob(Decodable, HeldLease):
 
     @property
     def attempts(self) -> int:
-        """Failed attempts before: leases that ran out, and failures that workers told."""
+        """Failed attempts before: expired leases, and failures reported by workers."""
         return self.meta.attempts
 
     # --- the lease ------------------------------------------------------------------------------
 
     def _renewal_call(self, length_us: int) -> Call[RenewedLease]:
-        """Return the request that renews it: a TOUCH whose reply also tells what is left."""
+        """Return the request that renews it: a TOUCH whose reply also has the rest of the lease."""
         touch = calls.touch(self.key, self.token, ttl=to_timedelta(length_us))
         return Call(touch.request, reply_readers.renewed_lease)
 
@@ -211,18 +212,18 @@ class JobMethods(ABC):
         (``truthy-function``).
 
         Raises:
-            RefusedError: ``not-found``: the entry is gone.
+            RefusedError: ``not-found``: the entry does not exist any more.
             CannotConnectError: The daemon stayed away.
         """
 
     @abstractmethod
     def complete(self) -> Any:
-        """The work is done: the entry goes.
+        """Complete the job: the entry is deleted.
 
         Raises:
-            LeaseLostError: The lease was lost before, so somebody else may have done it too.
+            LeaseLostError: The lease was lost before, so another worker may have done it too.
             CannotConnectError: The daemon stayed away.
-            RefusedError: It takes no end of this job, for instance ``forbidden``.
+            RefusedError: It accepts no end of this job, for instance ``forbidden``.
         """
 
     @abstractmethod
@@ -236,13 +237,13 @@ class JobMethods(ABC):
 
     @abstractmethod
     def fail(self, reason: str = "", *, delay: Duration | None = None) -> Any:
-        """The attempt failed: the entry is due again after a delay, or buried if that is enough.
+        """Report a failed attempt: the entry is due again after a delay, or buried after the last.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
         whether it has buried the entry: by its own bound, that of the domain or that of the loop.
 
         Args:
-            reason: For whoever looks at it later; what is over 4,096 bytes is cut.
+            reason: For people who examine it later; bytes over 4,096 are cut.
             delay: Length of the delay; None: as ``retry_delay`` of the loop says.
 
         Raises:
@@ -263,7 +264,7 @@ class JobMethods(ABC):
     def abandon(self) -> Any:
         """Release the entry if that can be done in a few seconds; raises nothing.
 
-        Else it comes back when its lease ends. A job that has ended is left alone.
+        Otherwise it is due again when its lease ends. A job that has ended is not changed.
         """
 
 

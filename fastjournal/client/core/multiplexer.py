@@ -1,10 +1,9 @@
-"""Many requests in flight on one connection, without IO: identifiers, matching, failure.
+"""Multiplexer: many requests in flight on one connection, without IO, matched by identifier.
 
-A shell starts requests, sends what ``data_to_send`` gives, and passes what it received to
+A shell starts requests, sends the bytes of ``data_to_send``, and passes received bytes to
 ``receive_data``. Replies are matched by identifier, so they may come in any order. Identifier 0 is
-never used: an error with it is about the connection, not about a request.
-
-In-flight request of one connection: its identifier, its reply or error, its undo.
+never used: an error with it is about the connection, not about a request. A request in flight has
+its identifier, its reply or error, and its undo.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class InFlightRequest:
         return self.reply
 
     def finish(self, reply: Reply | None, error: FastjournalError | None) -> None:
-        """Note the reply or the error, and tell whoever waits for it."""
+        """Store the reply or the error, and wake its waiter."""
         self.reply, self.error = reply, error
         if self.notify is not None:
             self.notify()
@@ -122,7 +121,7 @@ class Multiplexer:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether a SNAPSHOT is on its way, behind which other replies wait."""
+        """Whether a SNAPSHOT is in flight, whose reply delays the later ones."""
         return self._snapshots > 0
 
     @property
@@ -179,7 +178,7 @@ class Multiplexer:
     def subscribe(self, request: Request, tell: Tell) -> InFlightRequest:
         """Start a request that asks for notifications; each of them is passed to ``tell``.
 
-        Notifications may come while the reply is taken; they end with ``unsubscribe`` or the
+        Notifications may come before the reply is read; they end with ``unsubscribe`` or the
         connection.
         """
         pending = self.start(request)
@@ -187,7 +186,7 @@ class Multiplexer:
         return pending
 
     def unsubscribe(self, identifier: int) -> None:
-        """End a subscription; what still comes of it is dropped."""
+        """End a subscription; its later notifications are dropped."""
         if self._subscriptions.get(identifier, _tell_nobody) is _tell_nobody:
             return
         self._subscriptions[identifier] = _tell_nobody

@@ -33,7 +33,7 @@ class PipelinedRequest:
         self.undo = undo
         self.pending: InFlightRequest | None = None
         self.repeated = False
-        """It was sent on a connection that was lost before the reply came."""
+        """It was sent on a connection that was lost before the reply."""
 
     def start(self, multiplexer: Multiplexer) -> InFlightRequest:
         """Queue it; every time with the same timestamp."""

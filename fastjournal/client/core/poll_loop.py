@@ -93,7 +93,7 @@ class PollLoop:
         return pause_s
 
     def _asks_again(self, error: CannotConnectError) -> bool:
-        # A NEXT that was lost may have leased something; that comes back when its lease ends.
+        # A lost NEXT may have leased entries; they are due again when their lease ends.
         return error.maybe_done or (self._was_answered and error.code == TLS_FAILED)
 
     def _pause_refused_s(self, error: RefusedError, now_s: float) -> float | None:

@@ -109,7 +109,7 @@ class Entry(Decodable, msgspec.Struct, gc=False):
 
     @property
     def locked(self) -> bool | None:
-        """Whether somebody has locked it; None: the metadata was not asked for."""
+        """Whether it is locked by a client; None: the metadata was not asked for."""
         return None if self.meta is None else bool(self.meta.state & State.LOCKED)
 
     @property
@@ -184,14 +184,14 @@ class ChangeKind(StrEnum):
     """Kind of a change."""
 
     SET = "set"
-    """The key has a value: it was written, or stands here anew."""
+    """The key has a value: it was written, or is set again."""
     GONE = "gone"
     """The key has none any more: deleted, replaced, expired or renamed."""
     NOT_READABLE = "not-readable"
     """The key has a value that the daemon cannot read from its disk; there is metadata only."""
     MISSED = "missed"
-    """Changes may be missing here, for the connection was lost or they came too fast: whoever keeps
-    a copy reads it anew."""
+    """Changes may be missing here, because the connection was lost or they came too fast: a program
+    that keeps a copy reads it again."""
 
 
 class Change(Decodable, msgspec.Struct, gc=False):
@@ -216,7 +216,8 @@ class Jobs(_Results[Entry]):
         self.token = token
         """The lease token of all these entries; None where nothing was due or they were deleted."""
         self.next_at_us = next_at_us
-        """Instant at which something will be due; None where nothing waits, or entries came."""
+        """Instant at which the next entry is due; None if nothing waits, or entries were
+        delivered."""
 
     @property
     def pairs(self) -> list[Entry]:

@@ -56,8 +56,8 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """After that long without a connection, or with a request that was sent again and again, the
     request fails. At least one try is made."""
     at_start: bool = False
-    """Wait like this for the first connection too; else it is tried once, but for a daemon that has
-    no room or is stopping."""
+    """Wait like this for the first connection too; else it is tried once, except for a daemon that
+    has no room or is stopping."""
 
     def __post_init__(self) -> None:
         duration_s("first_pause", self.first_pause, above_zero=True)

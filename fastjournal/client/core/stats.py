@@ -60,7 +60,7 @@ class WorkerStats(msgspec.Struct, frozen=True):
     domain: str = ""
     """Domain of entries that it works on; there may be others."""
     waiting: int = 0
-    """NEXTs of it that wait for work."""
+    """Its NEXTs that wait for work."""
 
 
 class DaemonStats(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class DaemonStats(msgspec.Struct, frozen=True):
     sync_us: int = 0
     """Microseconds that these took together."""
     workers: list[WorkerStats] = []
-    """At most 100, where they were asked for. Leases from before the start are nobody's."""
+    """At most 100, if requested. Leases of the time before the start have no worker."""
     workers_cut: int = 0
     """1: there are more workers than ``workers`` has."""
 
@@ -127,11 +127,11 @@ class EntryStats(msgspec.Struct, frozen=True):
     expires_us: int = msgspec.field(default=0, name="expires")
     """0: never."""
     worked_on_until_us: int = msgspec.field(default=0, name="worked_on_until")
-    """0: nobody works on it; else the lease token."""
+    """0: not leased; else the lease token."""
     lease_ends_us: int = msgspec.field(default=0, name="lease_ends")
     """End of the lease: the lease token, unless a step of the daemon's clock moved it; 0: none."""
     locked_until_us: int = msgspec.field(default=0, name="locked_until")
-    """0: nobody has locked it."""
+    """0: not locked."""
     value_bytes: int = 0
     job_id: str = ""
     """Job id of its record in the command log, in hexadecimal digits."""
@@ -166,19 +166,19 @@ class EntryStats(msgspec.Struct, frozen=True):
 
     @property
     def worked_on_until(self) -> datetime | None:
-        """Instant at which the lease ends; None: nobody works on it."""
+        """Instant at which the lease ends; None: not leased."""
         return to_datetime_or_none(self.worked_on_until_us)
 
     @property
     def locked_until(self) -> datetime | None:
-        """Instant at which the lock ends; None: nobody has locked it."""
+        """Instant at which the lock ends; None: not locked."""
         return to_datetime_or_none(self.locked_until_us)
 
 
 class EntryExplanation(EntryStats, frozen=True):
-    """State of an entry, and what keeps it from being delivered; 0 for instants that are not.
+    """State of an entry, and the causes that delay its delivery; 0 for instants that are not set.
 
-    Names that end in ``_us`` are microseconds: instants, but for ``domain_interval_us`` and
+    Names that end in ``_us`` are microseconds: instants, except ``domain_interval_us`` and
     ``postpone_us_max``.
     """
 
@@ -212,7 +212,7 @@ class EntryExplanation(EntryStats, frozen=True):
     superseded_by: str | None = None
     """Key of the newer entry that its URI leads to, while it is superseded; empty: as above."""
     domain: str | None = None
-    """None: it is a plain entry, which nobody is delivered."""
+    """None: it is a plain entry, which is never delivered."""
     domain_due: int = 0
     domain_worked_on: int = 0
     domain_paused_until_us: int = 0

@@ -78,7 +78,7 @@ class SyncLock(HeldLock, SyncKeptLease):
         """
         if self._keeper is not None:
             self._keeper.end()
-        # A renewal that is under way is seen through: it must not come behind the UNLOCK.
+        # A running renewal is finished first: it must not come after the UNLOCK.
         with self._mutex:
             self.finished = True
             if self.loss is not None:

@@ -51,14 +51,14 @@ class SyncConnection:
         self.reply_timeout_s = reply_timeout_s
         self.transport: SyncTransport | None = None
         self.busy = False
-        """A request is under way; whoever holds the lock and finds this is a signal handler."""
+        """A request is in progress; code that holds the lock and sees this is a signal handler."""
         self._was_connected = False
         self._ended = False
         self._last_failure: tuple[float, FastjournalError] | None = None
         self._lock = threading.RLock()
         self._leaving = threading.RLock()
         self._left: deque[LastWord] = deque()
-        """Releases that finalizers have left behind."""
+        """Releases that finalizers have queued."""
         _connections.add(self)
 
     def connect(self) -> None:
@@ -137,8 +137,8 @@ class SyncConnection:
     def exchange_beside(self, call: Call[T], end_s: float) -> T:
         """Send a call and return its result, without waiting for the turn of another thread.
 
-        Where one is under way the call has a connection of its own. Without an answer it fails at
-        about ``end_s`` at the latest, whatever the timeouts of the client are.
+        If another request is in progress, the call has a connection of its own. Without an answer
+        it fails at about ``end_s`` at the latest, independent of the timeouts of the client.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -183,7 +183,7 @@ class SyncConnection:
             _thread.start_new_thread(self.settle, ())
 
     def settle(self) -> None:
-        """Send releases that finalizers left behind, within a few seconds."""
+        """Send releases that finalizers queued, within a few seconds."""
         with self._leaving:
             requests: list[Request] = []
             while self._left:

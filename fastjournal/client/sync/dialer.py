@@ -26,10 +26,10 @@ class Dialer:
 
     Args:
         address: The daemon's.
-        credentials: How to be let in.
+        credentials: Access token and TLS files.
         connect_timeout_s: Seconds to establish a connection.
         reply_bytes_max: Bytes of the largest reply to accept.
-        plan: How to make one again; None: not.
+        plan: Plan of reconnections; None: none.
         rng: Draws the pauses.
         sleep: Pauses for so many seconds.
         monotonic: Seconds of a clock that does not jump.

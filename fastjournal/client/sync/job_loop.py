@@ -36,9 +36,9 @@ class SyncJobLoop:
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends, and leases nothing.
 
-        The loop ends when it asks for the next job, and releases those behind the current one. A
-        signal handler, or another thread, may call this. A try to connect, or the request of
-        another thread that shares the client, is seen through first.
+        The loop ends when it asks for the next job, and releases those after the current one. A
+        signal handler, or another thread, may call this. A running attempt to connect, or the
+        request of another thread that shares the client, is finished first.
         """
         self._stop.set()
 
@@ -55,7 +55,7 @@ class SyncJobLoop:
             self._held.popleft()
         now_s = self._dialer.now_s
         while self._held and self._held[0].is_over(now_s()):
-            self._held.popleft()  # its lease ran out behind the others: somebody else has it
+            self._held.popleft()  # its lease ran out after the others: another worker has it
         if not self._held and not self._stop.is_set:
             self._find()
         if self._stop.is_set:
@@ -126,7 +126,7 @@ _connections: WeakSet[SyncConnection] = WeakSet()
 
 @atexit.register
 def _release_at_exit() -> None:
-    """Release what loops hold whose program ends, and wait for what dropped ones left behind."""
+    """Release the jobs of loops at exit, and wait for queued releases of dropped ones."""
     for loop in list(_loops):
         loop.leave()
     for connection in list(_connections):

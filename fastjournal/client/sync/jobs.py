@@ -36,10 +36,10 @@ class LeaseKeeper:
     """Thread that renews the leases of jobs while they are held.
 
     It begins when jobs are held for the first time. It refers to neither the loop nor its iterator,
-    so that these are gone as soon as the body is left.
+    so that these are freed as soon as the body is left.
 
     Args:
-        held: The jobs or locks; whoever owns them adds and removes some at any time.
+        held: The jobs or locks; their owner adds and removes some at any time.
     """
 
     def __init__(self, held: Collection[SyncKeptLease]) -> None:
@@ -81,7 +81,7 @@ class SyncKeptLease(HeldLease):
         self._connection = connection
         self._keeper = keeper
         self._mutex = threading.RLock()
-        """Held while it is renewed, or ended: an end comes behind the answer of the renewal."""
+        """Held during a renewal or an end: an end comes after the answer of the renewal."""
         self._missed: FastjournalError | None = None
         """Why the last renewal failed; None: it did not."""
         self._plan_renewal()
@@ -249,7 +249,7 @@ class SyncJob(LeasedJob, SyncKeptLease, JobMethods):
                 raise
 
     def _end(self, build: Callable[[], Call[Any]]) -> None:
-        """Tell the daemon, until it has heard or the lease is over."""
+        """Report the end to the daemon, until it has answered or the lease is over."""
         build()  # a bad argument ends nothing
         self._check_owner()
         # A renewal that is under way is seen through: its reply has the token.

@@ -46,7 +46,7 @@ class SyncListener:
         self._try_at_s: float | None = None
         self._failure: CannotConnectError | None = None
         self._poller: select.epoll | None = None
-        """Stands for all connections, one after the other: its descriptor stays."""
+        """One descriptor for all connections, one after the other: it stays the same."""
 
     def __enter__(self) -> SyncListener:
         self._poller = select.epoll()

@@ -1,9 +1,7 @@
-"""Connecting a socket of the standard library, with TLS and AUTH where they are asked for.
+"""Sockets of the blocking client: connect, with TLS and AUTH if requested; stop signal.
 
-A ``Channel`` is a connected, non-blocking socket, whether bytes go through it as they are or by
-TLS.
-
-Stop signal: ends a wait for the daemon from a signal handler or another thread.
+A ``Channel`` is a connected, non-blocking socket, plain or with TLS. A stop signal ends a wait for
+the daemon from a signal handler or another thread.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class Channel:
         return self._socket.fileno()
 
     def interrupt(self) -> None:
-        """Let whoever waits for it see its end; for signal handlers."""
+        """Wake the waiter with the end of the connection; for signal handlers."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -152,7 +150,7 @@ class TlsChannel(Channel):
         return super().wait(to_send=to_send, timeout_s=timeout_s, stop=stop)
 
     def close(self) -> None:
-        """Tell the peer that nothing was cut off, and close it."""
+        """Send the close notification to the peer, and close the socket."""
         if self.is_ours:
             with contextlib.suppress(OSError, ValueError):
                 self._tls.unwrap()
@@ -162,18 +160,18 @@ class TlsChannel(Channel):
 def connect_channel(
     address: Address, credentials: Credentials, timeout_s: float, *, prove: bool = False
 ) -> Channel:
-    """Return a connected channel, on which AUTH has succeeded where there is a token.
+    """Return a connected channel, after AUTH if there is a token.
 
     Args:
         address: The daemon's.
-        credentials: How to be let in.
-        timeout_s: Seconds for all of it but the look-up of the name.
+        credentials: Access token and TLS files.
+        timeout_s: Seconds for all of it, without the look-up of the name.
         prove: Without a token too, wait until the daemon has answered something.
 
     Raises:
-        CannotConnectError: Nobody listens there, the name or path leads nowhere, or the daemon does
-            not prove who it is, or takes no connection now.
-        RefusedError: The daemon does not take the token; code ``auth-failed``.
+        CannotConnectError: Nothing listens there, the name or path does not exist, or the daemon
+            does not prove its identity, or takes no connection now.
+        RefusedError: The daemon does not accept the token; code ``auth-failed``.
     """
     context = credentials.context_for(address)
     deadline = _Deadline(timeout_s)

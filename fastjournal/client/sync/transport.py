@@ -40,7 +40,7 @@ class SyncTransport:
         return self._channel.fileno()
 
     def interrupt(self) -> None:
-        """Let whoever waits for it see its end; for signal handlers."""
+        """Wake the waiter with the end of the connection; for signal handlers."""
         self._channel.interrupt()
 
     def carry(
@@ -65,7 +65,7 @@ class SyncTransport:
                 multiplexer.fail(timed_out(self._address, silence_s))
 
     def look(self) -> None:
-        """Take what has come without waiting, for instance that the daemon has gone."""
+        """Take received bytes without waiting, for instance the end of the connection."""
         try:
             if self._channel.wait(to_send=False, timeout_s=0):
                 self._receive()
@@ -133,7 +133,7 @@ class SyncTransport:
     def _break(self) -> None:
         """End the connection: an exception of a signal handler has ended a step of it.
 
-        A part of the stream may be gone with it, or be sent a second time.
+        A part of the stream may be lost with it, or be sent a second time.
         """
         self.multiplexer.fail(connection_lost("the client was interrupted"))
 

@@ -1,11 +1,10 @@
-"""Endings: how leases and entries end, as the records say. Pure.
+"""Endings: how leases and entries end, in log records; their rules for daemon and replay. Pure.
 
-And the rules by which they do, of a lost lease and of a SET that wins (last writer wins), which the
-daemon and replay share.
+The rules are those of a lost lease, and of the SET that wins (last writer wins).
 
-*Facts* of an entry stand in each record that ends a lease or an entry, or changes one: in the
-result of a complete or fail record, and in the operations ``end``, ``failed``, ``extend`` and
-``rename``. So one record alone tells an event. Byte layout, 22 bytes, big endian::
+*Facts* of an entry are in each record that ends a lease or an entry, or changes one: in the result
+of a complete or fail record, and in the operations ``end``, ``failed``, ``extend`` and ``rename``.
+So one record alone gives an event. Byte layout, 22 bytes, big endian::
 
     u64  due: instant since which the entry could be leased; 0: unknown, as of an entry that waited
          and that another one replaced (it is the field that costs most)
@@ -14,12 +13,12 @@ result of a complete or fail record, and in the operations ``end``, ``failed``, 
     u48  instant at which its lease began, modulo 2^48; 0: it was not leased
     u8   how it ended, see below; left out: its worker completed it
 
-A record that writes an entry again, and is no event, has only the last of these fields. The first
-two, 14 bytes, the operation ``lease`` has of each of its entries.
+A record that writes an entry again, and is no event, has only the last of these fields. The
+operation ``lease`` has the first two, 14 bytes, for each of its entries.
 
-Instants are microseconds since the Unix epoch. *How it ended* is one of the numbers below, and
-perhaps ``LEASE_LOST`` or ``LEASE_RETURNED``. A repair goes by it, too, where a segment has damage
-(``cmdlog.recovery.removals``): it says which record took the place of the entry.
+Instants are microseconds since the Unix epoch. *How it ended* is one of the numbers below, possibly
+with ``LEASE_LOST`` or ``LEASE_RETURNED``. A repair uses it too, where a segment has damage
+(``cmdlog.recovery.removals``): it says which record replaced the entry.
 """
 
 from __future__ import annotations
@@ -48,11 +47,10 @@ REPLACED_BY_URI = 8
 REPLACED_UNLOGGED = 9
 """By an entry in memory only, which no record names."""
 REPLACED = 16
-"""And the distance: by the record that stands so many records before this one, in one append.
-Without one a start of the daemon wrote it: the other one is anywhere before."""
+"""Plus the distance: replaced by the record that is so many records before this one, in the same
+append. Without a distance a start of the daemon wrote it: the other record is anywhere before."""
 REWRITTEN = 32
-"""And the distance: the entry is written again in the record that stands so many before. No
-event."""
+"""Plus the distance: the entry was written again in the record so many before. No event."""
 DISTANCE_MAX = 15
 LEASE_LOST = 0x40
 """A lease ended with it, by time: a failed attempt."""
@@ -140,14 +138,14 @@ def end_of_lease(token: int, time: int, attempts: int, not_before: int) -> Lease
 def is_stale(
     timestamp: int, standing: int | None, holder: int | None, deleted: int | None = None
 ) -> bool:
-    """Return whether a SET loses against what is newer: last writer wins, also of equal ones.
+    """Return whether a SET loses against newer data: last writer wins, also with equal timestamps.
 
     Args:
         timestamp: Timestamp of the SET.
         standing: Timestamp of the entry under its key; None: there is none.
         holder: Timestamp of the entry under its URI.
         deleted: Timestamp of the tombstone under its key, which wins against an equal one. Replay
-            gives none: what is in the log was accepted.
+            passes none: the SETs in the log were accepted.
     """
     return (
         (standing is not None and timestamp < standing)
@@ -167,7 +165,7 @@ def superseded_by(before: int, timestamp: int) -> int:
 
 
 def distance(how: int) -> int:
-    """Return how many records before this one stands what takes the place; 0: it does not say."""
+    """Return how many records before this one the replacing record is; 0: unknown."""
     how &= _HOW
     return how - (how & _KIND) if how >= REPLACED else 0
 

@@ -10,8 +10,8 @@ Byte layout, all of them: ``46 4a`` (``FJ``), a version byte ``01``, then one ms
 
 A payload or result that does not start with these three bytes is foreign (workq's own).
 
-A field with a default may be left out with all behind it; no other field may. Later versions add
-fields at the end, with a default, and a reader skips those that it does not know. Facts:
+A field with a default may be left out with all fields after it; no other field may. Later versions
+add fields at the end, with a default, and a reader skips unknown ones. Facts:
 ``cmdlog.format.endings``.
 """
 
@@ -68,8 +68,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     taken: tuple[Number, ...] = ()
     """Further keys of a superseded entry that newer entries took: 0 is its URI, n the n-th link."""
     erases: bool = False
-    """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
-    one, compaction has to say so in its place."""
+    """Whether the record erased a tombstone under its key. If the entry is removed without a
+    tombstone, compaction has to write an erasure in its place."""
     error: bytes | None = None
     """Error of the last failed attempt; None: none failed."""
     due: Number = 0
@@ -84,7 +84,7 @@ ORIGIN_KICK = 1
 ORIGIN_AGAIN = 2
 """It is written again as it is, under another job id: no event."""
 ORIGIN_UNDELIVERED = 3
-"""It was popped, and came back, as the reply could not be sent."""
+"""It was popped, and restored, because the reply could not be sent."""
 
 
 class Completion(msgspec.Struct, array_like=True, gc=False):
@@ -97,7 +97,7 @@ class Completion(msgspec.Struct, array_like=True, gc=False):
     the domain; empty: it has none."""
     facts: bytes
     priority: Byte = 0
-    """Without a tombstone, as no key says it; else it is left out."""
+    """Only without a tombstone, when no key has it."""
 
 
 class Failure(msgspec.Struct, array_like=True, gc=False):
@@ -110,10 +110,9 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
 
 
 encode_fields = msgspec.msgpack.Encoder().encode
-"""Returns what stands behind ``MAGIC``, of a struct or of the tuple of its fields.
+"""Returns the bytes after ``MAGIC``, of a struct or of the tuple of its fields.
 
-The daemon writes one for every SET and DELETE: a tuple costs a quarter of the struct.
-"""
+The daemon writes one for every SET and DELETE: a tuple costs a quarter of the struct."""
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_completion = msgspec.msgpack.Decoder(Completion).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode

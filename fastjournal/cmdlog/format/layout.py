@@ -10,10 +10,10 @@ Time (Go's ``time.Time`` in binary form), all big endian::
     u8   version, 01
     i64  seconds since 0001-01-01T00:00:00Z (Unix + 62135596800)
     i32  nanoseconds
-    i16  zone offset in minutes; -1 stands for UTC and is what is written
+    i16  zone offset in minutes; -1 means UTC and is written
 
-No time at all: ``01``, twelve zero bytes, and any offset; ``ff ff`` is what is written. It is the
-time for which Go's ``IsZero`` is true, whatever its zone.
+No time at all: ``01``, twelve zero bytes, and any offset; ``ff ff`` is written. It is the time for
+which Go's ``IsZero`` is true, in any zone.
 
 Body: u8 command, 16 bytes job id (UUIDv4), then by command::
 
@@ -25,8 +25,8 @@ Body: u8 command, 16 bytes job id (UUIDv4), then by command::
     complete 3, fail 4    uvarint result length, result
     delete 5, expire 6, start-attempt 7, timeout-attempt 8    nothing
 
-Encoder and decoder: ``cmdlog.format.records``. Where a record is read in place, its offsets are
-those named here, and ``records`` leads to the rest: no module knows them by numbers.
+Encoder and decoder: ``cmdlog.format.records``. Code that reads a record in place uses the offsets
+named here and functions of ``records``: no module has them as numbers.
 
 Varints: numbers of 7 bits a byte, least significant first. Bit 7 is set but in the last byte. A
 signed number is zig-zag encoded first.
@@ -66,7 +66,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_uvarint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Return the unsigned varint at ``offset`` and the offset behind it.
+    """Return the unsigned varint at ``offset`` and the offset after it.
 
     Raises:
         LogCorruptError: It does not end before ``end``, or does not fit into 64 bits.
@@ -118,13 +118,13 @@ SIMPLE_TAIL_BYTES = SIMPLE_BODY_BYTES + CRC_BYTES
 JOB_TAIL_BYTES = 2 * TIME_BYTES + CRC_BYTES
 """From the end of the payload of an add or schedule record to the end of the record."""
 RESULT_BESIDES_BYTES = SHORT_FIELD_AT + CRC_BYTES
-"""From the start of a body to the end of its record, besides a result of up to 127 bytes."""
+"""From the start of a body to the end of its record, without a result of up to 127 bytes."""
 RECORD_BYTES_MIN = SHORT_BODY_AT + SIMPLE_TAIL_BYTES
 """Length of the record of a simple command: 37 bytes."""
 
 
 class Command(IntEnum):
-    """Command of a record: the event that it tells of its job."""
+    """Command of a record: the event of its job."""
 
     ADD = 1
     SCHEDULE = 2

@@ -1,19 +1,19 @@
-"""Operation records: what happens in the log besides the coming and going of jobs.
+"""Operation records: all events in the log other than added and removed jobs.
 
 An operation is an add record whose job has the name ``fj.op`` and a time to live of a millisecond,
-so that workq finds it expired, and skips it, as soon as it replays. Its payload: ``MAGIC``, then
-the msgpack array of the tag of one of the structs below and its fields.
+so that workq finds it expired in replay, and skips it. Its payload: ``MAGIC``, then the msgpack
+array of the tag of one of the structs below and its fields.
 
 Each has all of its fields. Later versions add fields at the end, with a default, and a reader skips
-those that it does not know. Facts: ``cmdlog.format.endings``.
+unknown ones. Facts: ``cmdlog.format.endings``.
 
-By what an operation concerns it is one of these; whoever reads operations goes by that:
+An operation is one of these kinds, by its object; readers of operations distinguish these:
 
 - ``SegmentOperation``: segments of the log, see ``cmdlog.recovery.segment_chain``;
-- ``GroupHead``: ``following`` records behind it belong to the same request. A group is all or
-  nothing: where the log ends before its last record, no client got OK, and recovery treats the
-  group as part of the torn tail;
-- ``KeyOperation``: a key, and the tombstone under it;
+- ``GroupHead``: the next ``following`` records belong to the same request. A group is all or
+  nothing: if the log ends before its last record, no client got OK, and recovery treats the group
+  as part of the torn tail;
+- ``KeyOperation``: a key, and its tombstone;
 - ``DomainOperation``: a domain;
 - ``Change``: the one job that it names.
 
@@ -67,7 +67,7 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
     last_token: _Number
     """The newest lease token so far; 0: none."""
     bytes: _Number
-    """Size of the segment before this one when it was sealed; 0: not told."""
+    """Size of the segment before this one when it was sealed; 0: unknown."""
     crc32c: _Number
     """CRC-32C of the whole segment before this one then."""
     last_serial: Annotated[int, msgspec.Meta(ge=0, le=SERIAL_MAX)]
@@ -75,13 +75,13 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
 
 
 class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=False):
-    """The size and CRC-32C of a sealed segment, which hold instead of those told before."""
+    """New size and CRC-32C of a sealed segment; they replace earlier ones."""
 
     number: _Number
     bytes: _Number
     crc32c: _Number
     done: bool
-    """False: the segment is about to be replaced; until it is, those told before hold too."""
+    """False: the segment is about to be replaced; until then the earlier ones are valid too."""
 
 
 class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
@@ -99,7 +99,7 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
     following: _Count
     token: _Number
     again: bool
-    """Whether a lease that goes on is only told once more: another token may be the newest."""
+    """Whether it is a copy of the record of a current lease: its token may not be the newest."""
     attempts: _Number
     """Failed attempts after which an entry of this lease is buried; 0: the lease has no bound."""
     facts: bytes
@@ -115,7 +115,7 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
 
     @classmethod
     def bare(cls, following: int, token: int, *, again: bool = False, attempts: int = 0) -> Lease:
-        """Return one that tells nothing of the entries: no facts, and no event."""
+        """Return a Lease without facts of the entries, which is no event."""
         return cls(following, token, again, attempts, b"", b"", b"", [], 0)
 
 
@@ -142,12 +142,12 @@ class Erasure(msgspec.Struct, tag="forget", array_like=True, gc=False):
 
 
 class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
-    """PAUSE: nothing of this domain is delivered before ``until``; 0: it goes on."""
+    """PAUSE: nothing of this domain is delivered before ``until``; 0: not paused."""
 
     domain: bytes
     until: _Number
     again: bool
-    """Whether compaction only tells it once more."""
+    """Whether it is a copy that compaction wrote."""
 
 
 class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
@@ -159,7 +159,7 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     lease_us: _Number
     attempts: _Number
     again: bool
-    """Whether compaction only tells it once more."""
+    """Whether it is a copy that compaction wrote."""
 
     @property
     def is_default(self) -> bool:
@@ -178,9 +178,9 @@ class Delivered(msgspec.Struct, tag="delivered", array_like=True, gc=False):
 
 
 class End(msgspec.Struct, tag="end", array_like=True, gc=False):
-    """The lease of that job ended, or a buried job is gone: the operation is what changes it.
+    """The lease of that job ended, or a buried job was removed: this operation is the change.
 
-    The bare record that follows says the same to workq: a timeout-attempt or a delete.
+    The bare record after it says the same to workq: a timeout-attempt or a delete.
     """
 
     following: _Count
@@ -194,7 +194,7 @@ class End(msgspec.Struct, tag="end", array_like=True, gc=False):
 
     @property
     def removes(self) -> bool:
-        """Whether the job is gone."""
+        """Whether the job is removed."""
         return how_of(self.facts) != WAITS
 
 
@@ -219,7 +219,7 @@ class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
     job_id: _JobId
     expires: _Number
     is_instant: bool
-    """Whether a client gave that instant: else it is a duration from the time of the record on."""
+    """Whether a client named that instant; else it is a duration from the time of the record."""
 
 
 class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
@@ -259,7 +259,7 @@ class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
 
 
 class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
-    """LINK: that job stands under one more key."""
+    """LINK: that job has one more key."""
 
     job_id: _JobId
     key: bytes
@@ -268,7 +268,7 @@ class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
 class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     """RENAME: the primary key of that job is ``key``; the old one has a tombstone.
 
-    An entry that stood under ``key`` is removed without a tombstone; a tombstone there is erased.
+    An entry that had ``key`` is removed without a tombstone; a tombstone of ``key`` is erased.
     """
 
     job_id: _JobId

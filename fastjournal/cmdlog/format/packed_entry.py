@@ -111,7 +111,7 @@ class Packed(msgspec.Struct, gc=False):
         return int.from_bytes(self.facts[FACTS_BYTES:][-_LENGTH_BYTES:], "big")
 
     def move_record(self, position: int) -> None:
-        """The record is at another position by now."""
+        """Set the new position of the record."""
         record = pack_record(position >> 8, position & 0xFF, self.record_bytes)
         self.facts = self.facts[:FACTS_BYTES] + record
 

@@ -282,14 +282,14 @@ def instant_at(data: bytes, offset: int) -> int:
 
 
 def decode_record(data: bytes, offset: int = 0) -> tuple[Record, int]:
-    """Return the record that starts at ``offset`` and the offset behind it.
+    """Return the record that starts at ``offset`` and the offset after it.
 
     Args:
         data: A segment, or any part of one.
         offset: Offset of the first byte of the record's time.
 
     Raises:
-        LogCorruptError: There is no whole, valid record; ``offset`` is that of the field at fault.
+        LogCorruptError: There is no whole, valid record; ``offset`` is that of the wrong field.
     """
     if len(data) - offset < RECORD_BYTES_MIN:
         raise LogCorruptError("a record is cut", offset=offset)
@@ -404,7 +404,7 @@ def result_at(data: bytes, body: int, end: int) -> bytes:
     Args:
         data: A segment.
         body: Offset of the record's command.
-        end: Offset behind the record.
+        end: Offset after the record.
 
     Raises:
         LogCorruptError: Its length is not that of the record.

@@ -1,13 +1,13 @@
-"""Names, limits and priorities of workq, and how those of fastjournal are put into them.
+"""Names, limits and priorities of workq, and the mapping of those of fastjournal to them.
 
-A real workq-server refuses to start on a log with one value outside these bounds, so everything
-written goes through here. The envelope has the exact value of all that is cut
+A real workq-server refuses to start on a log with one value outside these bounds, so all records
+are written with these functions. The envelope has the exact value of each field that is cut
 (``cmdlog.format.envelope``).
 
-Names. A domain that workq takes as a name is used as is, unless it starts with ``fj.``; any other
-becomes ``fj.d.<sanitised>.<crc>``: its bytes with ``_`` for each one that workq does not take, at
+Names. A domain that workq accepts as a name is used as is, unless it starts with ``fj.``; any other
+becomes ``fj.d.<sanitised>.<crc>``: its bytes with ``_`` for each one that workq does not accept, at
 most 200 of them, and 8 hex digits of the CRC-32C of the whole domain. Names are for people and for
-workq's queues; the domain itself stands in the envelope's key.
+workq's queues; the domain itself is in the envelope's key.
 """
 
 from __future__ import annotations

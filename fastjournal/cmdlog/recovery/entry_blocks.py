@@ -1,10 +1,9 @@
 """Entry blocks: the entries in consecutive records of a segment, decoded in bulk. Pure.
 
-Most records of a log carry entries of our own about which there is nothing special. Where some of
-them stand side by side, they are a block: their fields are taken out of the segment as rows, which
-are the arguments of ``ReplayedEntry`` in their order, and replay places them together
-(``cmdlog.recovery.replay``). Every other record is left to replay, as are entries that it
-places by more rules: those with links, and those that name what they supersede.
+Most records of a log carry ordinary entries of fastjournald. Adjacent ones are a block: their
+fields are extracted from the segment as rows, which are the arguments of ``ReplayedEntry`` in their
+order, and replay places them together (``cmdlog.recovery.replay``). Replay decodes every other
+record, and entries with more rules: those with links, and those that name what they supersede.
 
 A block can be packed, in another process for example: a msgpack array of rows, which are decoded to
 entries without a step of the interpreter for each.
@@ -95,7 +94,8 @@ def unpack_rows(packed: bytes | memoryview, *, plain: bool) -> list[ReplayedEntr
     """Return the entries of packed rows; ``plain``: see ``RowBlock``."""
     if not plain:
         return _decode_rows(packed)
-    # Entries made at once stand between their keys in memory, and leave holes there when they go.
+    # Entries created one by one are between their keys in memory, and leave holes when they are
+    # freed.
     rows: Iterable[Row] = _decode_plain_rows(packed)
     return list(starmap(ReplayedEntry, rows))
 
@@ -145,7 +145,7 @@ def row_blocks(data: bytes, number: int, run: RecordRun) -> Iterator[RowBlock]:
 
 
 def _read(payload: bytes) -> Envelope | None:
-    """Return the entry in a payload; None: replay has to look at the record."""
+    """Return the entry in a payload; None: replay has to decode the record."""
     try:
         entry = _decode_entry(payload)
     except (msgspec.MsgspecError, ValueError):
@@ -154,7 +154,7 @@ def _read(payload: bytes) -> Envelope | None:
 
 
 def _payload_at(data: bytes, body: int) -> int:
-    """Return where the payload of an entry begins; 0: replay has to look at the record."""
+    """Return the offset of an entry's payload; 0: replay has to decode the record."""
     name = data[body + FIELDS_AT]
     numbers = skip_head(data, body + SHORT_FIELD_AT + name) if name <= SHORT_MAX else None
     return 0 if numbers is None else numbers.end()
@@ -184,6 +184,6 @@ def _row(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> Ro
         or entry.ttl
     ):
         job = replayed_entry(entry, job_id, position, record_bytes)
-        # the one that stands for none has to be that one behind a packing, too
+        # the shared default must be that object after a packing, too
         return astuple(job) if job.more is not NO_COLD_FIELDS else astuple(job)[:-1]
     return replayed_facts(entry, position, record_bytes), entry.key, entry.uri, entry.value, job_id

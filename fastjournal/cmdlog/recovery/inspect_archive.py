@@ -1,18 +1,18 @@
 """Inspection of an archive directory: its files, the chain of its segments, and its gaps.
 
-An archive has each segment as it was sealed (``cmdlog.archive_format``). So what the log says of
-segments that compaction has rewritten or removed since does not count; these do:
+An archive has each segment as it was sealed (``cmdlog.archive_format``). So records of the log
+about segments that compaction has rewritten or removed since are ignored. These rules hold:
 
 - the checksum in the name of a file is that of the file;
-- the first record of a segment names the one before it, with its size and checksum as it was
+- the first record of a segment names the one before it, with its size and checksum when it was
   sealed, and a file has both;
-- a segment that grew while the daemon had no archive is there twice: the shorter file is the begin
-  of the longer one, which is the one that is replayed;
-- numbers ascend by one. Those that are nowhere are a gap.
+- a segment that grew while the daemon had no archive has two files: the shorter one is the begin of
+  the longer one, which is replayed;
+- numbers ascend by one. Missing numbers are a gap.
 
-Diagnostics are those of ``inspect_log``, and ``gap``: a gap of which the archive tells the reason,
-or one before the first file, as a reader leaves it that unlinks what it has read. ``missing`` is
-any other gap.
+Diagnostics are those of ``inspect_log``, and ``gap``: a gap whose reason is in the archive, or one
+before the first file, after a reader unlinked the files that it has read. ``missing`` is any other
+gap.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_archive(disk: Disk, directory: str) -> bool:
 def archived_files(disk: Disk, directory: str) -> dict[int, list[_Found]]:
     """Return the files of each segment, the longest last, by number, ascending.
 
-    A listing may leave out a name that the daemon links meanwhile, and have a later one: what is
+    A listing may miss a name that the daemon links at the same time, and have a later one: all
     before the last one of a first listing was linked by the second.
 
     Raises:
@@ -95,7 +95,7 @@ def inspect_archive(
         LogCorruptError: Its state (``ARCHIVE.json``) cannot be understood.
         LogFailedError: Something cannot be read.
     """
-    # the daemon writes its state behind the links
+    # the daemon writes its state after the links
     told = read_state(disk, directory)
     files = archived_files(disk, directory)
     newest = {number: found[-1][0] for number, found in files.items()}
@@ -119,7 +119,7 @@ def inspect_archive(
     known = () if told is None else told.gaps
     last = max([*numbers, 0 if told is None else told.next - 1])
     spans = [(number, number) for number in numbers]
-    # the first segment tells that there was one before it; known gaps may tell more
+    # the first segment says that there was one before it; known gaps may say more
     before = state.previous.get(numbers[0], 0) if numbers else 0
     if before and all(gap.first > before for gap in known):
         spans.append((before, before - 1))
@@ -154,7 +154,7 @@ def _check_files(
 
 
 def _check_seal(directory: str, versions: list[_Found], state: ReplayState) -> Iterator[Diagnostic]:
-    """Yield a segment that is not the one that the segment behind it names."""
+    """Yield a segment that is not the one named by the next segment."""
     number = versions[0][0].number
     seal = state.chain.sealed_as.get(number)
     if seal is not None and all((size, one.crc32c) != seal for one, size in versions):

@@ -1,21 +1,21 @@
-"""Inspection of a log directory: reads all of it, finds everything that is wrong, changes nothing.
+"""Inspection of a log directory: reads all of it, reports every fault, changes nothing.
 
 Each fault is a *diagnostic*. Some of them are left by a crash, and recovery repairs them by itself:
 
 - ``leftover``: a segment that was being rewritten (``.rw``);
 - ``empty``: the last segment has no record yet;
-- ``torn``: the last segment ends in bytes that are no record, with no valid record behind them;
+- ``torn``: the last segment ends in bytes that are no record, without a valid record after them;
 - ``unfinished``: it ends in a group whose last records are missing.
 
 The others are damage, and need ``--repair``:
 
-- ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, a record
-  with a valid checksum that cannot be understood, anything that the device cannot read, or all
-  records of a file that is a copy of another segment;
-- ``missing``: a segment that another one names is not there, and no record says that it was
-  removed. Gaps in the numbers alone are legal;
-- ``differs``: a segment is not what was sealed: it was cut at a record boundary, or it is an older
-  copy. ``cmdlog.recovery.segment_chain`` has the sizes and checksums for this.
+- ``damaged``: bytes with valid records after them or in an earlier segment, a bad header, a record
+  with a valid checksum that cannot be decoded, anything that the device cannot read, or all records
+  of a file that is a copy of another segment;
+- ``missing``: a segment that another one names is missing, and no record says that it was removed.
+  Gaps in the numbers alone are legal;
+- ``differs``: a segment is not the one that was sealed: it was cut at a record boundary, or it is
+  an older copy. ``cmdlog.recovery.segment_chain`` has the sizes and checksums for this.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Diagnostic(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def damage(self) -> bool:
-        """Whether it takes ``--repair``; else recovery deals with it by itself."""
+        """Whether it needs ``--repair``; else recovery repairs it by itself."""
         return self.kind in ("damaged", "missing", "differs")
 
 
@@ -178,7 +178,7 @@ class LogInspector:
         return self._inspection
 
     def run(self, present: list[int], size: int) -> LogInspection:
-        """Inspect the segments of a log, the last of which may be still written to."""
+        """Inspect the segments of a log; the last one may be in use by a writer."""
         inspection = self._inspection
         for name in self._disk.listdir(self._directory):
             if _LEFTOVER.fullmatch(name):
@@ -220,7 +220,7 @@ class LogInspector:
         first = segment_start(data, scan)
         why = "" if first is None else why_misplaced(number, first.previous, self._present)
         if why:
-            # none of its records counts: they stand where it was copied from
+            # none of its records counts: they are in the original segment
             start = min(HEADER_BYTES, scan.usable_bytes)
             copied = CorruptRegion(start, len(data), why)
             segment.scan = SegmentScan(len(data), [], [copied], readable=False)
@@ -266,7 +266,7 @@ class LogInspector:
             usable = scan.usable_bytes
             self._found("torn", number, scan.damage[0], "")
         if replay.cut is not None and not damage:
-            # before the torn tail, so the diagnostic for that tells the smaller part
+            # before the torn tail, so the diagnostic of that is about the smaller part
             message = "its last records were never written, and no client got OK for it"
             found = CorruptRegion(replay.cut, usable, "a group of records is not all there")
             self._found("unfinished", number, found, message)
@@ -281,7 +281,7 @@ class LogInspector:
         )
 
     def _drop_pardoned(self) -> None:
-        """Removals that were not applied are right after all, where what stood is removed later."""
+        """Pardon removals that were not applied, where the entry is removed later anyway."""
         pardoned = self._replay.pardoned
         if not pardoned:
             return

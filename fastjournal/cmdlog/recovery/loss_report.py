@@ -1,4 +1,4 @@
-"""Loss report: which records stood in damage, by key where a key is readable, and around when."""
+"""Loss report: the records lost in damage, with readable keys and their approximate time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def describe_loss(
     data: bytes, scan: SegmentScan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> str:
-    """Return a description of the records that stood where the damage is.
+    """Return a description of the records that were lost in damage.
 
     Args:
         data: The segment.
         scan: Scan of it.
-        damage: Where.
-        jobs: Those that are live behind the segment, by id.
+        damage: The damaged region.
+        jobs: Live jobs after the segment, by id.
     """
     clues = _looks_like(data, damage, jobs)
     before = [run for run in scan.runs if run.end <= damage.offset]

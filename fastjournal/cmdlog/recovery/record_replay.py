@@ -94,7 +94,7 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
             state.note_begin(operation, time)
             _change(state, job, operation, time)
         elif isinstance(operation, Rename):
-            # compaction has removed the job, but what came of it for the two keys stands
+            # compaction has removed the job, but the effect on the two keys holds
             state.tombstones.pop(operation.key, None)
             state.leave_tombstone(operation.old, operation.timestamp, time, operation=True)
 
@@ -189,7 +189,7 @@ class RecordReplay:
     def apply_alone(
         self, data: bytes, position: int, *, ours: bool, token: int | None, doubt: int
     ) -> None:
-        """Replay a record that stands alone; see ``Replay.apply``."""
+        """Replay a record outside of a group; see ``Replay.apply``."""
         self.data = data
         self.base = position
         self._ours = ours
@@ -212,7 +212,7 @@ class RecordReplay:
             ours = self.data.startswith(MAGIC, body + SHORT_FIELD_AT)
         else:
             ours = self._ours or not job.more.foreign
-        # by workq itself; a segment of ours may have lost the record that says so
+        # by workq itself; a segment of ours may have lost the record that has it
         leaves_tombstone = self.data[body] == Command.COMPLETE
         return ours and self.removals.hold_back(
             job_id, self.data, self.base, start, end, leaves_tombstone=leaves_tombstone
@@ -221,15 +221,15 @@ class RecordReplay:
     # --- any record -----------------------------------------------------------------------------
 
     def apply(self, start: int, body: int, end: int) -> None:
-        """Replay the record at ``start``, but for the groups that leases and batches begin.
+        """Replay the record at ``start``, without the groups of leases and batches.
 
         Args:
             start: Offset of the record in ``data``.
             body: Offset of its body.
-            end: Offset behind it.
+            end: Offset after it.
 
         Raises:
-            LogCorruptError: It cannot be understood.
+            LogCorruptError: It cannot be decoded.
         """
         command = self.data[body]
         try:

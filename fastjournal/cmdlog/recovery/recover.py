@@ -1,14 +1,13 @@
-"""Recovery: from a log directory, in whatever state, to what is live and where to append.
+"""Recovery: from a log directory, in any state, to the live state and the position to append at.
 
 Recovery repairs the traces of a crash: a segment that was being rewritten is deleted, the torn tail
 of the last segment is kept as ``<segment>.torn-<time>`` and cut off, durably. Damage anywhere else
-stops recovery before anything has been changed, unless ``repair`` is asked for. See
-``cmdlog.recovery.inspect_log`` for what is what, ``cmdlog.recovery.repair`` for how damage is taken
-out.
+stops recovery before anything has been changed, unless ``repair`` is requested.
+``cmdlog.recovery.inspect_log`` has the kinds of faults, ``cmdlog.recovery.repair`` the repair.
 
-The last segment goes on being appended to if it begins as ours do. In a log that workq recorded
-appending goes on in a new segment. Records that a killed daemon had written but not synced are
-replayed too: ``LogWriter`` syncs them before anything is built on them.
+Appending continues in the last segment if it begins like those of fastjournald. In a log that workq
+wrote it continues in a new segment. Records that a killed daemon had written but not synced are
+replayed too: ``LogWriter`` syncs them before anything depends on them.
 """
 
 from __future__ import annotations
@@ -61,26 +60,26 @@ def recover(
     on_progress: Callable[[Progress], None] | None = None,
     start_packer: StartPacker | None = None,
 ) -> Recovered:
-    """Replay a log and make it fit to be appended to.
+    """Replay a log and prepare it for appending.
 
     Args:
-        disk: Where the log is.
+        disk: Disk of the log.
         directory: Directory of the log; the caller holds its append lock.
-        now_us: The present, in microseconds since the Unix epoch: names what is kept aside, and
-            durations that began more than ``CLOCK_STEP_US_MIN`` later are noted.
+        now_us: Present instant, in microseconds since the Unix epoch: used in names of kept files.
+            Durations that began more than ``CLOCK_STEP_US_MIN`` later are noted.
         repair: Take out damage, keeping its bytes aside, instead of refusing it.
-        tombstones_max: Most tombstones; the oldest go first.
-        tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
-            one under its key.
-        tombstones_bytes_max: Memory of tombstones; beyond it the oldest go.
-        limit: How much memory what is live may take; None: all values are kept.
+        tombstones_max: Most tombstones; the oldest are dropped first.
+        tombstone_ttl_us: Lifetime of a tombstone: an expired one does not hold against a new one of
+            its key.
+        tombstones_bytes_max: Memory of tombstones; beyond it the oldest are dropped.
+        limit: Bound on the memory of the live state; None: all values are kept.
         on_progress: Called a few times a second.
-        start_packer: Starts what packs segments ahead; None: there is none.
+        start_packer: Starts the process that packs segments ahead; None: there is none.
 
     Raises:
-        LogCorruptError: There is damage, and ``repair`` was not asked for; nothing was changed.
-        LogLockedError: A repair is due, and another process reads the log.
-        LogFailedError: Something cannot be read or written.
+        LogCorruptError: There is damage, and ``repair`` was not requested; nothing was changed.
+        LogLockedError: A repair is needed, and another process reads the log.
+        LogFailedError: A file cannot be read or written.
     """
 
     def inspect() -> LogInspection:
@@ -95,7 +94,7 @@ def recover(
         if not repair:
             raise _refusal(inspection)
         repaired = _repair(disk, directory, inspection, now_us)
-        # records of a repair, at the end of the last segment, stand before its torn tail
+        # records of a repair, at the end of the last segment, are before its torn tail
         found_at = {(found.kind, found.path): found.offset for found in inspection.diagnostics}
         # positions have moved, and this proves that the log loads without repair
         inspection = inspect()
@@ -107,7 +106,7 @@ def recover(
         offset = found_at.get((found.kind, found.path), found.offset)
         settled = msgspec.structs.replace(_settle(disk, found, now_us), offset=offset)
         if found.kind != "empty" or found.path not in paths:
-            # else the repair has left nothing of it, and has told so
+            # otherwise the repair removed it, and reported that
             diagnostics.append(settled)
     if diagnostics:
         disk.sync_directory(directory)
@@ -164,7 +163,7 @@ def _refusal(inspection: LogInspection) -> LogCorruptError:
 
 
 def _settle(disk: Disk, diagnostic: Diagnostic, now_us: int) -> Diagnostic:
-    """Deal with what a crash has left."""
+    """Repair the trace of a crash."""
     path = diagnostic.path
     if diagnostic.kind == "leftover":
         disk.unlink(path)

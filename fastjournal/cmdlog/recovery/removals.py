@@ -1,16 +1,16 @@
 """Removals (complete, delete) whose replacement is lost in damage: a repair does not apply them.
 
-The record of a new entry stands before the removal of the one whose place it takes, both in one
+The record of a new entry comes before the removal of the entry that it replaces, both in one
 append. A power loss may keep the removal and lose the new record, and real damage may hit any
-record. The old entry is intact then, and to apply the removal would lose it.
+record. Then the old entry is intact, and applying the removal would lose it.
 
-So each removal says whether something took the place of what it removes, and where that stands:
-``cmdlog.format.endings``. A delete says nothing: it stands behind its operation ``end``, and where
-that is lost, directly behind damage that may have held an entry, it is taken for one that belongs
-to the lost entry. So is a complete of another program. An expire record is applied always.
+So each removal says whether another entry replaced the removed one, and where its record is:
+``cmdlog.format.endings``. A delete says nothing: it comes after its operation ``end``. If that is
+lost, a delete directly after damage that may have contained an entry is treated as one of the lost
+entry. So is a complete of another program. An expire record is always applied.
 
-Only what stands behind damage in the same segment is doubtful: a segment without damage is replayed
-as it stands.
+Only removals after damage in the same segment are doubtful: a segment without damage is replayed
+unchanged.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Record
 from fastjournal.errors import LogCorruptError
 
 LOST, SUPERSEDED, RENAMED, UNTOLD, FOLLOWS = 1, 2, 3, 4, 5
-"""Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
-entry that the operation right before it renames; or it is not told whether there is one; or it is
-the delete behind a doubtful operation."""
+"""Reason why a removal is doubtful: its replacement is in the damage; is an entry anywhere before;
+is the entry that the operation right before it renames; it is unknown whether there is one; or it
+is the delete after a doubtful operation."""
 
 NOT_APPLIED = "what takes the place of the entry that this removes is lost"
 
@@ -50,7 +50,7 @@ _ENTRY_BYTES_MIN = RECORD_BYTES_MIN + 2 * TIME_BYTES + 20
 
 
 def doubtful_removals(data: bytes, scan: SegmentScan) -> dict[int, int]:
-    """Return the offsets of the removals behind damage that may have lost their replacement."""
+    """Return the offsets of the removals after damage that may have lost their replacement."""
     doubtful: dict[int, int] = {}
     for run in scan.runs:
         if run.start > HEADER_BYTES:
@@ -60,7 +60,7 @@ def doubtful_removals(data: bytes, scan: SegmentScan) -> dict[int, int]:
 
 
 def doubtful_behind(data: bytes, run: RecordRun, offset: int) -> dict[int, int]:
-    """Return those of a run in which the record before ``offset`` cannot be understood."""
+    """Return the doubtful ones of a run if the record before ``offset`` cannot be decoded."""
     first = run.ends.index(offset) + 1
     return _in_run(data, run, first, offset - run.offset(first - 1))
 
@@ -124,14 +124,14 @@ def _removing_end(data: bytes, body: int, end: int) -> End | None:
 def _stands(
     kind: int, job: ReplayedEntry | None, time: int, *, leaves_tombstone: bool, unnamed: bool
 ) -> bool:
-    """Whether a doubtful removal is not applied, so that the entry stands.
+    """Whether a doubtful removal is not applied, so that the entry is kept.
 
     Args:
         kind: Why it is doubtful.
-        job: Job that it removes, as the records before it left it.
+        job: Job that it removes, in the state before it.
         time: Time of the removal.
         leaves_tombstone: Whether it may leave one, as a complete record may.
-        unnamed: Whether the record before it renames an entry that is not there.
+        unnamed: Whether the record before it renames an entry that does not exist.
     """
     if kind == LOST:
         # also the tombstone of one that is not there is that of another's coming
@@ -159,9 +159,9 @@ class UnappliedRemovals:
     Attributes:
         doubtful: Offsets of the doubtful removals in the current segment, and why each is.
         unapplied: Those of them that are not applied.
-        standing: Job ids that stand because of that, to the positions of the removals.
-        pardoned: Positions of those of which a later record says that they are right.
-        unnamed: Position behind the operation that renames a job that is not there.
+        standing: Job ids that are kept for that reason, to the positions of the removals.
+        pardoned: Positions of those that a later record confirms.
+        unnamed: Position after the operation that renames a job that does not exist.
     """
 
     def __init__(self, state: ReplayState) -> None:
@@ -181,14 +181,14 @@ class UnappliedRemovals:
     def hold_back(
         self, job_id: bytes, data: bytes, base: int, start: int, end: int, *, leaves_tombstone: bool
     ) -> bool:
-        """Leave a removal by fastjournald out if its replacement is lost; return whether it is.
+        """Skip a removal by fastjournald if its replacement is lost; return whether it is skipped.
 
         Args:
             job_id: Job that it removes.
             data: The segment.
             base: Position of its first byte.
             start: Offset of the removal.
-            end: Offset behind it.
+            end: Offset after it.
             leaves_tombstone: Whether it may leave a tombstone.
         """
         kind = self.doubtful.get(start)
@@ -208,9 +208,9 @@ class UnappliedRemovals:
         return True
 
     def pardon(self, key: bytes, timestamp: int, facts: bytes) -> None:
-        """Remove what stands under a key by an unapplied removal, for a later one removes it.
+        """Remove the entry of a key that an unapplied removal kept, because a later one removes it.
 
-        But not if the later one only says that a newer entry took its URI, and that is lost, too.
+        Except if the later one only says that a newer entry took its URI, and that is lost, too.
         """
         job = self._state.keys.get(key)
         if job is not None and job.key == key and job.timestamp <= timestamp:

@@ -1,13 +1,13 @@
-"""Repair: takes damage out of a log, so that it can be replayed again, by workq too.
+"""Repair: removes damage from a log, so that it can be replayed again, by workq too.
 
-The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where the device cannot
-read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without
-them, as ``<segment>.rw``, synced, and renamed over the original; the last segment first, for at its
-end stands what the others will be (``cmdlog.recovery.segment_chain``). Where that breaks a group of
-records, what is readable of it counts: a lease group gets its new number of records, the head of
-any other group goes. A segment that is missing is noted as removed, behind all that tells of it.
-Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
-job, one is put in the place of the damage.
+The damaged bytes are kept first, as ``<segment>.damaged-<offset>``; if the device cannot read them,
+the file itself is kept, as ``<segment>.unreadable``. Then the segment is written without them as
+``<segment>.rw``, synced, and renamed over the original. The last segment comes first, because its
+end has the future facts of the others (``cmdlog.recovery.segment_chain``). If a group of records
+loses some, the readable ones count: a lease group gets its new number of records, the head of any
+other group is dropped. A missing segment is recorded as removed, after all records about it. If a
+timeout-attempt is lost, so that workq would refuse the next start-attempt of that job, one is
+written in the place of the damage.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _Idle: TypeAlias = dict[tuple[int, int], list[bytes]]
 
 
 def keep_aside(disk: Disk, path: str, data: bytes, *, like: str) -> str:
-    """Write bytes to a new file, durably but for its name; return its path.
+    """Write bytes to a new file, durably except its name; return its path.
 
     Args:
-        disk: Where the log is.
-        path: Wanted; where it exists, a number is added.
+        disk: Disk of the log.
+        path: Wanted path; if it exists, a number is added.
         data: Bytes to keep.
-        like: The file that the bytes are of: whoever may read that may read them.
+        like: The file of the bytes: the new file has the same access rights.
 
     Raises:
         LogFailedError: It cannot be written.
@@ -181,7 +181,7 @@ def repair_segments(
 
 
 def _drop(disk: Disk, path: str) -> None:
-    """Delete what is only half done, if the disk lets it."""
+    """Delete a half-written file, if the disk allows it."""
     with suppress(LogFailedError):
         if disk.exists(path):
             disk.unlink(path)
@@ -260,9 +260,9 @@ def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
 
 
 def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Idle:
-    """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
+    """Return the jobs whose lease must have ended inside damage: the next one begins after it.
 
-    In the disorder of workq's own segments, before the first of ours, that cannot be known.
+    In workq's own segments, which are not in order, before the first of ours, that is unknown.
     """
     ours = min(inspection.state.previous, default=SEGMENT_NUMBER_MAX + 1)
     gaps = {
@@ -295,7 +295,7 @@ def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Id
                 doubtful.pop(job_id, None)
                 leased.discard(job_id)
         while inside:
-            # no record is behind it in its segment
+            # no record is after it in its segment
             doubtful |= dict.fromkeys(leased, inside.pop())
     return idle
 
@@ -324,7 +324,7 @@ def _mended_groups(
             starts = _starts_left(data, end, members, operation.following, ended)
             edits.append((start, end, _with_following(record, operation, starts)))
         elif isinstance(operation, End):
-            # it is the operation that counts: the record behind it is for workq
+            # the operation counts: the record after it is for workq
             edits.append((start, end, _with_following(record, operation, 0)))
         else:
             edits.append((start, end, b""))
@@ -342,8 +342,8 @@ def _starts_left(
 ) -> int:
     """Return how many start-attempts are left of a lease group whose head ends at ``at``.
 
-    Behind damage only those count that must be of this group: where the damage has the length of a
-    number of start-attempts, and no lease ended in it.
+    After damage only those count that must be of this group: the damage has the length of a number
+    of start-attempts, and no lease ended in it.
     """
     left = 0
     missing = 0

@@ -1,28 +1,27 @@
-"""Replay: what the records of a log, in their order, leave live.
+"""Replay: the live state that the records of a log, in their order, leave.
 
-Pure, and the loop that decides how long a start takes: the common records of our own are decoded
-right in it, everything else one record at a time (``cmdlog.recovery.record_replay``). The rules are
-those of the live daemon (docs/protocol.md) and of docs/cmdlog.md; where records contradict each
-other:
+Pure, and the loop that determines the duration of a start: the common records of fastjournald are
+decoded in it, all others one at a time (``cmdlog.recovery.record_replay``). The rules are those of
+the live daemon (docs/protocol.md) and of docs/cmdlog.md. If records contradict each other:
 
-- An add or schedule whose key holds an entry with a larger timestamp, or whose URI leads to one,
-  is void. An older or equally old entry under its key is replaced.
-- Deletes and completions of jobs that are gone do nothing, but a completion's tombstone counts.
-- A timeout-attempt written at or after the lease's end means that the lease ran out (attempts one
+- An add or schedule whose key has an entry with a larger timestamp, or whose URI has one, is void.
+  An older or equally old entry under its key is replaced.
+- Deletes and completions of removed jobs have no effect, but a completion's tombstone counts.
+- A timeout-attempt written at or after the lease's end means that the lease expired (attempts one
   higher), one written earlier that the lease was released.
 - A start-attempt outside a lease group leases the job for its ttr from the record's time.
-- The tokens of a lease group hold for the start-attempts that are there: where damage took some
-  of them, the others are leased all the same.
+- The tokens of a lease group hold for the existing start-attempts: if damage took some of them, the
+  others are leased all the same.
 
 A removal whose replacement is lost in damage is not applied, see ``cmdlog.recovery.removals``.
 
 A group whose last records are missing at the end of the log was never answered: replay stops at its
-head and says so. A record that is valid but whose contents cannot be understood is damage.
+head and reports that. A valid record whose contents cannot be decoded is damage.
 
-Entries side by side in the log (``cmdlog.recovery.entry_blocks``) are made live together. The
-result is that of replaying their records one by one. Nearly always nothing in a block meets
-anything that is live: then it is placed by a few calls that leave the interpreter's loop. Else each
-entry is placed by itself, by the rules of ``ReplayState.place``.
+Adjacent entries in the log (``cmdlog.recovery.entry_blocks``) become live together, with the same
+result as replaying their records one by one. Nearly always nothing in a block collides with live
+entries: then it is placed by a few calls outside of the interpreter's loop. Otherwise each entry is
+placed by itself, by the rules of ``ReplayState.place``.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Replay:
 
     @property
     def pardoned(self) -> set[int]:
-        """Positions of unapplied removals of which a later record says that they are right."""
+        """Positions of unapplied removals that a later record confirms."""
         return self._removals.pardoned
 
     def start_segment(
@@ -342,10 +341,10 @@ class Replay:
 
 
 class BlockReplay:
-    """Replays a run of records, those that are in blocks together.
+    """Replays a run of records; those in blocks together.
 
     Args:
-        replay: Stands at the segment of the run.
+        replay: Replay at the segment of the run.
         run: From ``scan_segment``.
         blocks: Blocks of the run, in ascending order.
     """

@@ -41,7 +41,7 @@ class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Orphan(msgspec.Struct, gc=False):
-    """Job that is gone because of another record, with none that says so."""
+    """Job whose removal is implied by another record; no record of its own says it."""
 
     job: ReplayedEntry
     """As it was, without its value."""
@@ -68,17 +68,17 @@ def pause_name(domain: bytes) -> bytes:
 
 
 class ReplayState:
-    """State that the records so far leave behind.
+    """Live state after the records so far.
 
-    ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
-    every key to its job: primary keys, URIs and links; a URI that a newer entry took leads to that.
-    ``tombstones`` maps primary keys to what is left under them, oldest first.
+    ``jobs`` maps job ids to live jobs, in the order of their records. ``keys`` maps every key to
+    its job: primary keys, URIs and links; a URI that a newer entry took has that entry.
+    ``tombstones`` maps primary keys to their tombstones, oldest first.
 
     Args:
-        tombstones_max: Most tombstones; the oldest go at the end of each replay.
-        tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
-        tombstones_bytes_max: The same as ``tombstones_max`` for what they take in memory.
-        present_us: The present; later records are from a clock that was ahead.
+        tombstones_max: Most tombstones; the oldest are dropped at the end of each replay.
+        tombstone_ttl_us: Lifetime of a tombstone. Expired ones stay: the daemon drops them.
+        tombstones_bytes_max: Bound on the memory of tombstones, as ``tombstones_max``.
+        present_us: Present instant; later records are from a clock that was ahead.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReplayState:
         self.jobs: dict[bytes, ReplayedEntry] = {}
         self.keys: dict[bytes, ReplayedEntry] = {}
         self.superseded: dict[bytes, ReplayedEntry] = {}
-        """A key to the entry worked on that stood there before a newer one took it as its URI."""
+        """A key to the leased entry that had it before a newer one took it as its URI."""
         self.tombstones: dict[bytes, ReplayedTombstone] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
@@ -108,20 +108,21 @@ class ReplayState:
         self.limited_in: dict[int, set[bytes]] = {}
         """Segment number to the ``pause_name`` of each domain with a limit record in it."""
         self.delivered_at: dict[bytes, int] = {}
-        """Domain to its last delivery that a record tells, the oldest record first."""
+        """Domain to its last delivery in a record, the oldest record first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
         """The highest serial number given to any entry."""
         self.serial_told = 0
-        """The highest serial number that a record tells of an entry whose own record is gone. It is
-        above ``arrival`` where damage took that, and the first record of each later segment."""
+        """Highest serial number in a record about an entry whose own record is missing. It is
+        greater than ``arrival`` if damage took that record, and the first record of each later
+        segment."""
         self.foreign = False
         """Whether the log has records of jobs of workq's own, without an envelope."""
         self.records = 0
         """Records replayed."""
         self.odd: Counter[str] = Counter()
-        """Records that live operation does not write, and how often they came; see ``replay``."""
+        """Records that live operation does not write, and their numbers; see ``replay``."""
         self.early: dict[bytes, list[tuple[int, int]]] = {}
         """Command and time of records whose job has not been added, by job id."""
         self.early_before: dict[bytes, list[tuple[int, int]]] = {}
@@ -134,8 +135,8 @@ class ReplayState:
         self.begins: list[tuple[bytes, int]] = []
         """The first job of our own of each run in each segment: its id and the segment."""
         self.orphans: dict[bytes, Orphan] = {}
-        """Jobs that are gone because of other records, with none so far that says so: they would be
-        back if those went."""
+        """Jobs whose removal is implied by other records only: they would return if those were
+        dropped."""
 
     @property
     def previous(self) -> dict[int, int]:
@@ -208,7 +209,7 @@ class ReplayState:
         if job.uri in self.superseded and self.superseded[job.uri] is not job:
             dropped = self.superseded[job.uri]
             if not 0 < dropped.leased_until <= time:
-                # else it had ended, and the daemon had not come to writing that yet
+                # otherwise it had ended, and the daemon had not written that yet
                 self.odd["work that began before that of an older entry had ended"] += 1
             self.replace(dropped, dropped.superseded, time)
 
@@ -272,7 +273,7 @@ class ReplayState:
         return orphan
 
     def settle(self, job_id: bytes) -> None:
-        """A record says that a job is gone that was gone already: that record counts alone."""
+        """Note a record of the removal of a job, which is no longer only implied."""
         orphan = self.orphans.pop(job_id, None)
         implied = None if orphan is None else orphan.implied
         if implied is not None and self.tombstones.get(implied.key) is implied.laid:
@@ -310,7 +311,7 @@ class ReplayState:
         job.own().amended = True
 
     def link(self, job: ReplayedEntry, key: bytes) -> None:
-        """Let a job stand under one more key."""
+        """Add one more key to a job."""
         if key in self.keys:
             self.odd["a link that stood there already"] += 1
             return
@@ -323,9 +324,9 @@ class ReplayState:
     def rename(
         self, job: ReplayedEntry, key: bytes, timestamp: int, deleted_us: int, before: bytes
     ) -> None:
-        """Give a job another primary key, in the place of what stands there.
+        """Change the primary key of a job; this replaces the job that had the key.
 
-        ``before``: the key that it had: compaction may have taken the change that gave it.
+        ``before``: its former key: compaction may have dropped the change that set it.
         """
         keys = self.keys
         target = keys.get(key)
@@ -353,9 +354,9 @@ class ReplayState:
     def leave_tombstone(
         self, key: bytes, timestamp: int, deleted_us: int, *, operation: bool = False
     ) -> None:
-        """Leave a tombstone under a primary key, as the newest one.
+        """Add a tombstone of a primary key, as the newest one.
 
-        The later timestamp of this and of one that still stands there counts.
+        The later timestamp of this and of an existing one that still lasts counts.
         """
         other = self.keys.get(key)
         if other is not None and other.key == key:
@@ -367,7 +368,7 @@ class ReplayState:
         self.tombstones[key] = ReplayedTombstone(timestamp, deleted_us, operation)
 
     def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
-        """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""
+        """Note a pause in a segment; beyond the bound those over at ``time`` are dropped."""
         self.began_ahead.note(self.began_ahead.pauses, domain, time)
         paused = self.paused_until.setdefault(segment, {})
         name = pause_name(domain)

@@ -60,10 +60,10 @@ NO_COLD_FIELDS: Final[ColdFields] = _NoColdFields()
 
 
 class ReplayedEntry(Packed, array_like=True, gc=False):
-    """An entry as the log leaves it, and the job that carries it.
+    """An entry in the state of the log, and the job that carries it.
 
-    The priority is that of the key: in ``facts`` stands a guess until the daemon has loaded the
-    entry. It takes 96 bytes; the entry of the daemon that takes its place takes 80.
+    The priority is that of the key: ``facts`` has a guess until the daemon has loaded the entry. It
+    takes 96 bytes; the entry of the daemon that replaces it takes 80.
     """
 
     value: bytes
@@ -119,7 +119,7 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
 
     @property
     def expires(self) -> int:
-        """The instant at which it goes; 0: never."""
+        """Instant at which it expires; 0: never."""
         return self.more.expires
 
     @property
@@ -180,7 +180,7 @@ def _taken(entry: Envelope) -> tuple[bytes, ...]:
 
 
 def replayed_facts(entry: Envelope, position: int, record_bytes: int) -> bytes:
-    """Return the packed facts of an entry whose record stands at ``position``."""
+    """Return the packed facts of an entry whose record is at ``position``."""
     return pack_facts_and_record(
         PRIORITY_DEFAULT,
         entry.not_before,

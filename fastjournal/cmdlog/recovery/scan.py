@@ -1,13 +1,13 @@
-"""Scan of a segment: places of its records, of corrupt regions, of a torn write (torn tail).
+"""Scan of a segment: offsets of its records, of corrupt regions, of a torn write (torn tail).
 
-A scan takes a segment's bytes and finds *runs*, stretches of valid records, and *damage* around
-them. A record is valid when its size fits into the file, its checksum is right and it is long
-enough for its command; what its fields mean is not looked at here. Sizes are compared with the
-file before anything is cut out of it.
+A scan finds *runs* of valid records in the bytes of a segment, and *damage* around them. A record
+is valid if its size fits into the file, its checksum is right and it is long enough for its
+command; its fields are not decoded here. Sizes are compared with the file before anything is
+extracted.
 
-Behind damage the scan looks for the next valid record: where the damaged record ends, if its size
+After damage the scan searches the next valid record: at the end of the damaged record, if its size
 and its fields agree, else at every offset whose bytes could be a time and the head of a record. So
-the records behind it distinguish a flipped bit in a size from a record that a crash has cut.
+the records after it distinguish a flipped bit in a size from a record that a crash has cut.
 
 The layout of records: ``cmdlog.format.layout``.
 """
@@ -48,18 +48,18 @@ _HEAD = re.compile(
 
 
 class RecordRun(msgspec.Struct, gc=False):
-    """Valid records, one directly behind the other."""
+    """Adjacent valid records."""
 
     start: int
     """Offset of the first record."""
     bodies: Sequence[int]
     """Offset of each record's payload, whose first byte is the command."""
     ends: Sequence[int]
-    """Offset behind each record, so also that of the next one."""
+    """Offset after each record, which is that of the next one."""
 
     @property
     def end(self) -> int:
-        """Offset behind the last record."""
+        """Offset after the last record."""
         return self.ends[-1] if self.ends else self.start
 
     def offset(self, index: int) -> int:
@@ -92,7 +92,7 @@ class SegmentScan(msgspec.Struct, gc=False):
     """Bytes of the segment."""
     runs: list[RecordRun]
     damage: list[CorruptRegion]
-    """In ascending order; the last one reaches to the end where no valid record is behind it."""
+    """In ascending order; the last one reaches to the end if no valid record is after it."""
     readable: bool = True
     """Whether the device gave all bytes: what it does not give is not torn."""
 
@@ -127,7 +127,7 @@ class SegmentScan(msgspec.Struct, gc=False):
         return [found for found in self.damage if before <= found.offset < run.start]
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (offset, offset of the payload, offset behind it) of each valid record."""
+        """Yield (offset, offset of the payload, offset after it) of each valid record."""
         for run in self.runs:
             offset = run.start
             for body, end in zip(run.bodies, run.ends, strict=True):
@@ -168,7 +168,7 @@ def scan_piece(data: bytes, start: int, stop: int) -> RecordRun:
 
 
 def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[RecordRun, str]:
-    """Return the valid records from ``start`` on, and what is wrong behind the last one."""
+    """Return the valid records from ``start`` on, and the fault after the last one."""
     bodies: list[int] = []
     ends: list[int] = []
     at = start
@@ -216,10 +216,10 @@ def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[RecordR
 
 
 def find_record(data: bytes, start: int) -> int | None:
-    """Return the offset of the first valid record behind the damaged one at ``start``, or None.
+    """Return the offset of the first valid record after the damaged one at ``start``, or None.
 
-    Where the fields of the damaged record agree with its size, that size is believed if a valid
-    record or the end of the data is there: so nothing inside its value is taken for a record.
+    If the fields of the damaged record agree with its size, that size is used if a valid record or
+    the end of the data is there: so nothing inside its value is taken for a record.
     """
     claimed = _claimed_end(data, start)
     if claimed is not None and _agrees(data, start, claimed):

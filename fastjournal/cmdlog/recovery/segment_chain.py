@@ -1,14 +1,14 @@
-"""Segment chain: whether each sealed segment is there, whole, as the log's records say.
+"""Segment chain: checks that each sealed segment exists and is whole, by the records of the log.
 
 The first record of a segment names the one before it, with its size and CRC-32C when it was sealed.
-Compaction and repair record new ones of a segment *before* they replace it, and again when that is
-done: between the two a crash leaves the one or the other. The removal of a segment is recorded
-before it, too. So a segment that is missing, that was cut, even at a record boundary, or that is an
-older copy, is found. No later segment has the size of the last one.
+Compaction and repair record new ones of a segment *before* they replace it, and again afterwards:
+between the two a crash leaves either content. The removal of a segment is also recorded before it.
+So a segment that is missing, that was cut, even at a record boundary, or that is an older copy, is
+detected. No later segment has the size of the last one.
 
-The first record also tells that a file is a copy of another segment, where it is the last one too:
-a new segment names the last one that there is. So that has a lower number, and there is none
-between the two.
+The first record also shows that a file is a copy of another segment, even for the last one: a new
+segment names the last one that exists. So that has a lower number, and there is none between the
+two.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Break(NamedTuple):
 
 
 def segment_start(data: bytes, scan: SegmentScan) -> SegmentStart | None:
-    """Return the first valid record of a segment; None: it is another, or cannot be understood.
+    """Return the first valid record of a segment; None: it is another, or cannot be decoded.
 
-    Damage may stand before it: a repair takes that out.
+    Damage may be before it: a repair removes that.
 
     Args:
         data: The segment.
@@ -78,17 +78,17 @@ class Chain:
         self.removed: set[int] = set()
         """Numbers of segments that compaction unlinked."""
         self.seals: dict[int, list[Seal]] = {}
-        """Segment number to what it may be, of which it is one."""
+        """Segment number to its valid seals, of which it must have one."""
         self.told_in: dict[int, set[int]] = {}
         """Segment number to the segments with records ``rewritten`` about it."""
         self.sealed_as: dict[int, tuple[int, int]] = {}
-        """Segment number to size and CRC-32C when it was sealed, as the one behind it tells."""
+        """Segment number to size and CRC-32C when it was sealed, by the next segment."""
 
     def take(self, segment: int, record: ChainRecord) -> None:
-        """Take a record that stands in a segment."""
+        """Take a record of a segment."""
         if isinstance(record, SegmentStart):
             if segment in self.previous:
-                # only the first record of a segment tells this: damage has put another one there
+                # only the first record of a segment has this: damage has put another one there
                 return
             self.previous[segment] = record.previous
             if record.bytes:
@@ -98,7 +98,7 @@ class Chain:
             self.removed.add(record.number)
             self.seals.pop(record.number, None)
         else:
-            # a crash came between its removal being recorded and the removal
+            # a crash came after the record of its removal and before the removal
             self.removed.discard(record.number)
             self.told_in.setdefault(record.number, set()).add(segment)
             before = [] if record.done else self.seals.get(record.number, [])

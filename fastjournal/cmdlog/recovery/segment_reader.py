@@ -1,27 +1,23 @@
 """Segment reader: reads and scans the segments of a log, some of them ahead by a segment packer.
 
-The packer takes the next segments, as many as it has room for. When it is not done with the one
-that is wanted, the reader does not wait, but makes another one ready itself: so two processors have
-work to the end. The packer only saves work: the reader reads each segment itself, and what
-the packer says counts if it is about the same bytes. So damage, and whatever becomes of the packer,
-leaves the same result as without one.
+The packer takes the next segments, as many as it has room for. If it has not finished the next one,
+the reader does not wait, but scans another one itself: so two CPUs have work to the end. The packer
+only saves work: the reader reads each segment itself, and uses the result of the packer if it is of
+the same bytes. So damage, or any failure of the packer, gives the same result as without one.
 
-Bad sectors: reading a segment of which the device cannot give every sector.
+An unreadable sector is a corrupt region like any other: filler bytes replace it, so that every
+checksum over it is wrong. A segment that is wholly unreadable is left to people: all of it may
+return with the device.
 
-An unreadable sector is a corrupt region like any other: filler bytes replace it, so that no
-checksum over it is right. A segment of which nothing at all can be read is left to people: all of
-it may be back when the device is.
+A packed segment is the result of a scan of a segment and its entry blocks, in one buffer. A worker
+process packs a segment, which is most of the work of reading it; the daemon unpacks it nearly
+without a step of the interpreter for each record. Only a segment without damage is packed.
 
-Packed segment: what a scan finds in a segment, and its entry blocks, in one buffer. Pure.
-
-A worker process packs a segment, which takes most of the work of reading it; the daemon unpacks it
-nearly without a step of the interpreter for each record. Only a segment without damage is packed.
-
-Byte layout, in the byte order of the machine: u32 offset of each record's body, u32 offset behind
-each record, the packed rows of the blocks (``cmdlog.recovery.entry_blocks``), and the *index*, a
-msgpack array of the blocks: index of the first record, highest arrival, offset and length of the
-rows, and whether they are plain. ``PackedSegment`` has the place of the
-index and the facts of the segment.
+Byte layout of a packed segment, in the byte order of the machine: u32 offset of each record's body,
+u32 offset after each record, the packed rows of the blocks (``cmdlog.recovery.entry_blocks``), and
+the *index*, a msgpack array of the blocks: index of the first record, highest arrival, offset and
+length of the rows, and whether they are plain. ``PackedSegment`` has the offset of the index and
+the facts of the segment.
 """
 
 from __future__ import annotations
@@ -200,7 +196,7 @@ class SegmentPacker(Protocol):
         """Whether it was asked for a segment, and has not answered."""
 
     def wait(self) -> None:
-        """Wait until it has answered something, or is gone."""
+        """Wait until it has answered or has ended."""
 
     def take(self, number: int) -> tuple[PackedSegment, memoryview] | None:
         """Return its answer, which stays until ``release``; None: there is none."""
@@ -249,7 +245,7 @@ class Segment(msgspec.Struct, gc=False):
         stamps = self.outer or outer_stamps(
             stamp for run in self.scan.runs for stamp in run.stamps(data)
         )
-        # those of records behind the usable ones do not matter: bounds may be wider
+        # those of records after the usable ones do not matter: bounds may be wider
         min_us, max_us = decode_bounds(*stamps) if records else (None, None)
         crc = self.crc32c if usable == len(data) else google_crc32c.value(data[:usable])
         return SegmentInfo(self.number, usable, crc, first_us, last_us, records, min_us, max_us)
@@ -278,7 +274,7 @@ class SegmentReader:
         self._directory = directory
         self._name_of = name_of
         self._left = list(numbers)
-        """Those that nobody has begun, ascending."""
+        """Segments that are not begun, ascending."""
         self._packer = packer
         self._ahead: Segment | None = None
         """One that the reader made ready while it would have waited."""

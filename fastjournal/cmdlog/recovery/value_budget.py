@@ -20,7 +20,7 @@ class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_max: int
     entry_bytes: int
-    """Memory of a live job, besides its value."""
+    """Memory of a live job without its value."""
     value_bytes_min: int
     """Smaller values stay in memory."""
     types_kept: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class ValueBudget:
         self._bytes = 0
 
     def after_segment(self, number: int) -> None:
-        """All records of a segment were replayed. O(jobs of it, and values that go)."""
+        """Evict values after all records of a segment. O(its jobs, and evicted values)."""
         jobs: list[ReplayedEntry] = []
         size = 0
         for job in reversed(self._state.jobs.values()):
@@ -64,7 +64,7 @@ class ValueBudget:
         size, jobs = self._segments.popleft()
         self._bytes -= size
         for job in jobs:
-            # it may have another value by now
+            # it may have another value now
             if self._may_leave(job):
                 job.own().cold_bytes = len(job.value)
                 job.value = b""

@@ -1,15 +1,15 @@
-"""Jobs that workq itself wrote: what such a job is as an entry, and what its records do.
+"""Jobs that workq itself wrote: their mapping to entries, and the effect of their records.
 
 A job becomes a journal entry: domain = name, priority = 128 - workq's within 0 to 255, id = the job
-id in hex, not before = the scheduled time, else when it was created; value = payload, and it
-expires when its time to live has passed, counted from the scheduled time, of an added job from its
-creation or the time of its record, whichever is later: workq starts anew from its creation, and
-runs on from the add. A failed job is a buried entry, also one that has used up its attempts.
+id in hex, not before = the scheduled time, else when it was created; value = payload. It expires
+when its time to live has passed, counted from the scheduled time, or for an added job from its
+creation or the time of its record, the later one: workq counts from the creation after a restart,
+and from the add otherwise. A failed job is a buried entry, also one that has used up its attempts.
 
-Real logs hold the records of one job in slightly wrong order. A start-attempt before the timeout of
-the attempt before it is taken by counting: a job is worked on while it has more starts than
-timeouts. A record before the add of its job waits for that: it belongs to it if it was written
-after the job was created, else to an earlier job of the same id.
+Real logs have the records of one job in slightly wrong order. A start-attempt before the timeout of
+the previous attempt is counted: a job is leased while it has more starts than timeouts. A record
+before the add of its job waits for that: it belongs to it if it was written after the job was
+created, else to an earlier job of the same id.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ REASON_FAILED = b"failed"
 REASON_ATTEMPTS = b"attempts reached max-attempts"
 
 _EARLY_IDS_MAX = 1024
-"""Ids whose first records came before their add; workq's disorder spans a few records."""
+"""Ids whose first records came before their add; the disorder of workq spans a few records."""
 _EARLY_RECORDS_MAX = 16
 _NEEDS_JOB = (Command.FAIL, Command.START_ATTEMPT, Command.TIMEOUT_ATTEMPT)
 
 
 def replayed_job(record: Record, position: int, record_bytes: int) -> ReplayedEntry:
-    """Return the job of a foreign add or schedule record, as the entry that it stands for.
+    """Return the entry of a foreign add or schedule record, with its job.
 
     Raises:
-        LogCorruptError: Its name is none that workq takes.
+        LogCorruptError: Its name is none that workq accepts.
     """
     job = replayed_entry(entry_of(record), record.job_id, position, record_bytes)
     more = job.own()
@@ -51,10 +51,10 @@ def replayed_job(record: Record, position: int, record_bytes: int) -> ReplayedEn
 
 
 def entry_of(record: Record) -> Envelope:
-    """Return the entry that a foreign add or schedule record stands for; its arrival is open.
+    """Return the entry of a foreign add or schedule record; its arrival is not set.
 
     Raises:
-        LogCorruptError: Its name is none that workq takes.
+        LogCorruptError: Its name is none that workq accepts.
     """
     time = _instant(record.time)
     born = _instant(record.created) or time
@@ -93,7 +93,7 @@ def entry_of(record: Record) -> Envelope:
 
 
 def insert(state: ReplayState, job: ReplayedEntry) -> None:
-    """Make a foreign job live; one of the same id, whose delete compaction removed, is gone."""
+    """Insert a foreign job; this removes one of the same id, whose delete compaction dropped."""
     for old in (state.jobs.get(job.job_id), state.keys.get(job.key)):
         if old is not None:
             state.odd["an id added twice"] += 1

@@ -27,8 +27,8 @@ _INCUBATOR = "--add-modules=jdk.incubator.vector"
 _REMOVED_IN_25 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 _HOME = Path(__file__).parent / "launcher"
-"""JAVA_HOME of which ``bin/java`` is the launcher, a file of the package: one that each process
-wrote for itself would stay behind where the process is killed."""
+"""JAVA_HOME whose ``bin/java`` is the launcher, a file of the package: one that each process wrote
+for itself would be left over after a kill."""
 
 
 class Java(NamedTuple):
@@ -110,7 +110,7 @@ def _is_launcher(java: Path) -> bool:
 
 
 def _use_launcher(java: Java) -> None:
-    """Let PySpark start this Java by the launcher.
+    """Start this Java of PySpark by the launcher.
 
     Raises:
         JavaMissingError: The launcher cannot be executed.

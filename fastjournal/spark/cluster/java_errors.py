@@ -1,4 +1,4 @@
-"""Errors that Spark raises, in one sentence: the root cause behind the stack traces of Java.
+"""Errors that Spark raises, in one sentence: the root cause in the stack traces of Java.
 
 The text of an exception of py4j has the whole chain, ``Caused by: CLASS: MESSAGE`` last. Those that
 PySpark translates have it as an attribute. A task in Python adds the traceback of its worker.

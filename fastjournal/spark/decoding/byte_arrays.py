@@ -50,7 +50,7 @@ _OPERATION_HEAD = np.uint64(int.from_bytes(OPERATION_HEAD, "big"))
 
 
 class Integers(NamedTuple):
-    """Unsigned integers, and the offsets behind them."""
+    """Unsigned integers, and the offsets after them."""
 
     numbers: Unsigned
     end: Offsets
@@ -58,7 +58,7 @@ class Integers(NamedTuple):
 
 
 class ByteStrings(NamedTuple):
-    """Byte strings in a buffer: offsets of their first byte and behind their last one."""
+    """Byte strings in a buffer: offsets of their first byte and after their last one."""
 
     start: Offsets
     end: Offsets
@@ -182,11 +182,11 @@ class SegmentBytes:
     # --- Arrow arrays ---------------------------------------------------------------------------
 
     def binary(self, start: Offsets, end: Offsets, missing: Mask | None = None) -> pa.Array:
-        """Return byte strings as one Arrow array; ascending, as they stand in the segment.
+        """Return byte strings as one Arrow array; ascending, in the order of the segment.
 
         Args:
             start: Offsets of their first bytes.
-            end: Offsets behind them.
+            end: Offsets after them.
             missing: Which of them are null; their offsets are in the order of the others, too.
 
         Raises:

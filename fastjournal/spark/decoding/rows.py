@@ -1,9 +1,9 @@
-"""Rows of the view ``records``: what a segment's records say, decoded.
+"""Rows of the view ``records``: the decoded records of a segment.
 
 A row is one record, or one stretch of damaged bytes. Envelopes, operations and results that
-fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.
-A start-attempt carries the token of the lease operation before it, which the reader of the segment
-adds: both are one append, which never spans two segments, so a segment can be read alone.
+fastjournal wrote are unpacked; a job of workq's own is converted to an entry. A start-attempt
+carries the token of the lease operation before it, which the reader of the segment adds: both are
+one append, which never spans two segments, so a segment can be read alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_bytes(files: Any, segment: SegmentFile) -> bytes:
             path=segment.path,
             hint=LOG_IN_USE,
         )
-    # Records appended since the directory was listed belong to the next look at it.
+    # Records appended since the directory was listed belong to the next listing.
     return data[: segment.bytes]
 
 

@@ -172,7 +172,7 @@ def _number(row: RecordRow) -> int | None:
 
 def _key(row: RecordRow) -> bytes | None:
     for source in (row.entry, row.completion, row.operation):
-        # without a tombstone, a domain stands there
+        # without a tombstone, a domain is there
         if getattr(source, "timestamp", 0) is not None:
             key: bytes | None = getattr(source, "key", None)
             if key is not None:

@@ -32,7 +32,7 @@ class Here(Executor):
     """Executor that runs each task at once, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a task; what it raises comes out here."""
+        """Run a task; its exceptions are raised here."""
         done: Future[Any] = Future()
         done.set_result(fn(*args, **kwargs))
         return done

@@ -29,7 +29,7 @@ RANGE_BYTES = 64 * 1024 * 1024
 _COPIED_BYTES_MAX = 1 << 30
 """A range of more bytes is put in order row by row: Arrow cannot join larger columns."""
 _PLAIN = ""
-"""Stands for the domain of plain keys: no other domain is empty."""
+"""Domain of plain keys: no other domain is empty."""
 
 
 class RunGroup(NamedTuple):
@@ -58,7 +58,7 @@ class DomainRange(NamedTuple):
     """How many rows, about; its groups at the bounds count where they end."""
     bytes: int
     after: str | None
-    """Domains behind this one; None: from the first one on."""
+    """Domains after this one; None: from the first one on."""
     upto: str
     """Last domain."""
     without_last: bool = False
@@ -159,7 +159,7 @@ def _of_domains(
     *,
     without_last: bool = False,
 ) -> Iterator[DomainRange]:
-    """Yield the range of the domains behind one up to another, if any group has such."""
+    """Yield the range of the domains after one up to another, if any group has such."""
     chosen = tuple(
         one
         for one in groups

@@ -224,7 +224,7 @@ def _in_turn(
 
 @contextmanager
 def _advising() -> Iterator[None]:
-    """Let the error of a damaged snapshot say what to do: the readers advise their options."""
+    """Add the advice to the error of a damaged snapshot: the readers advise their options."""
     try:
         yield
     except LogCorruptError as error:
@@ -333,7 +333,7 @@ class _Target:
             path = path.rpartition("/")[0]
 
     def finish(self, manifest: ExportManifest) -> None:
-        """Put everything in its place, ``_SUCCESS`` last."""
+        """Move everything to its place, ``_SUCCESS`` last."""
         names = [file.name for file in manifest.files]
         old = [name for name in self._old if name not in names]
         with translating("write", self._path):
@@ -341,7 +341,7 @@ class _Target:
             if self._files.get_file_info(success).type != pa.fs.FileType.NotFound:
                 self._files.delete_file(success)
                 sync(self._files, self._path)
-            # both, until the old ones are gone: the next export has to know them for its own
+            # both, until the old ones are removed: the next export has to know them for its own
             both = [*manifest.files, *(ExportedFile(name, 0, 0) for name in old)]
             self._put_manifest(msgspec.structs.replace(manifest, files=both))
             sync(self._files, self._path)

@@ -1,14 +1,13 @@
 """Taking of an archive: each of its segments becomes event files, and is unlinked then.
 
 A task reads one segment, and writes its events: in this process, in one of a pool, or in an
-executor of Spark. Its memory is bounded by the segment. All that it writes is a function of that
-segment, and is synced before the segment is unlinked, so nothing of this needs a lock, and any run
-does what one that was killed has left. The lock of the archive only tells two pipelines from each
-other, each of which would get a part of the segments.
+executor of Spark. Its memory is bounded by the segment. All its output is a function of that
+segment, and is synced before the segment is unlinked, so no step needs a lock, and any run
+continues a killed one. The lock of the archive only separates two pipelines, each of which would
+get a part of the segments.
 
-A segment that grew while the daemon had no archive comes twice, with two checksums. Each day
-of the longer one has only what is behind the end of the shorter one, where that has a file of the
-day.
+A segment that grew while the daemon had no archive comes twice, with two checksums. Each day of the
+longer one has only the events after the end of the shorter one, if that has a file of the day.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def take_segments(
     waiting = list_whole(disk, archive, known)
     rows = 0
     for part in _rounds(place, waiting):
-        # behind the listing of the archive: what is gone from it since is here
+        # after the listing of the archive: files removed from it since are here
         versions = _versions(part, events.listed())
         step = max(SEGMENTS_AT_ONCE, 2 * parallel)
         for begin in range(0, len(part), step):
@@ -160,7 +159,7 @@ def _lock(disk: Disk, archive: str) -> DiskLock:
 
 
 def _rounds(place: TaskPlaces, waiting: Sequence[ArchivedSegment]) -> list[list[ArchivedSegment]]:
-    """Return segments in rounds: a longer version of one is behind all shorter ones."""
+    """Return segments in rounds: a longer version of one comes after all shorter ones."""
     numbers = defaultdict[int, list[ArchivedSegment]](list)
     for file in waiting:
         numbers[file.number].append(file)
@@ -177,7 +176,7 @@ def _size(place: TaskPlaces, file: ArchivedSegment) -> int:
     try:
         return place.disk.size(f"{place.archive}/{file.name}")
     except LogFailedError:
-        # where it is gone, the daemon has dropped it just now
+        # if it is missing, the daemon has dropped it just now
         if place.disk.exists(f"{place.archive}/{file.name}"):
             raise
         return 0
@@ -287,7 +286,7 @@ def write_events(place: TaskPlaces, file: ArchivedSegment, others: Sequence[Even
 def _is_in(
     place: TaskPlaces, others: Sequence[EventFile], own: EventDay, day: str, size: int
 ) -> bool:
-    """Whether a longer version has all rows of a segment that was put back behind it."""
+    """Whether a longer version has all rows of a segment that was put back after it."""
     for other in others:
         if other.day == day and own.rows and place.events.facts(other).bytes > size:
             table: pa.Table = place.events.read(other)

@@ -21,7 +21,7 @@ from fastjournal.spark.history.event_files import TakenSegment
 
 
 class MissingSegments(NamedTuple):
-    """Segments, side by side, of which there are no events, or not all."""
+    """Adjacent segments without events, or without some of them."""
 
     first: int
     last: int
@@ -69,10 +69,10 @@ def gaps_of(
 
 
 def _parts(taken: Sequence[TakenSegment]) -> Iterator[MissingSegments]:
-    """Yield what is missing of segments that are there.
+    """Yield the missing parts of segments that are there.
 
-    The file of a day, where no longer version has it; and the rest of one that the segment behind
-    it knows as another one: it grew, or another log goes on there.
+    The file of a day, if no longer version has it; and the rest of one that the next segment knows
+    as another one: it grew, or another log goes on there.
     """
     versions = defaultdict[int, set[tuple[int, int, str]]](set)
     whole = defaultdict[int, int](int)
@@ -119,7 +119,7 @@ def adjoining_gaps(known: Iterable[AnyGap], first: int, last: int) -> list[AnyGa
 
 
 def gap_text(first: int, last: int, reason: str) -> str:
-    """Return what an error, or a row, tells of a gap."""
+    """Return the text of an error, or of a row, about a gap."""
     return missing_text(first, last) + ("" if reason == MISSING else f" ({reason})")
 
 
@@ -129,8 +129,8 @@ def gap_text(first: int, last: int, reason: str) -> str:
 def spans(taken: Iterable[TakenSegment], gaps: Sequence[MissingSegments]) -> list[Span]:
     """Return covered spans and gaps, in the order of the segments.
 
-    A gap whose time is not known lasts from the segment before it to the one behind it. A segment
-    that was taken may be in a gap, too: what it had behind its taken part when it was sealed.
+    A gap of unknown time lasts from the segment before it to the one after it. A segment that was
+    taken may be in a gap, too: the part after its taken one when it was sealed.
     """
     timed = [
         Span(facts.first_us, facts.last_us, facts.number, facts.number)
@@ -171,7 +171,7 @@ def joined(found: Iterable[Span]) -> list[Span]:
 
 
 def _is_part(gap: Span, other: Span) -> bool:
-    """Whether a gap goes on in another one, which begins behind it."""
+    """Whether a gap continues in another one, which begins after it."""
     named = (gap.first_segment, gap.last_segment, gap.reason)
     return (
         named == (other.first_segment, other.last_segment, other.reason)
@@ -250,7 +250,7 @@ def covered_share(found: Iterable[Span], day: date) -> float:
 
 
 def _length(pieces: Iterable[Span]) -> int:
-    """Return how long the time of pieces is, of which some may overlap."""
+    """Return the total time of pieces, some of which may overlap."""
     ordered = sorted((span.first_us, span.last_us) for span in pieces)
     length, end = 0, ordered[0][0] if ordered else 0
     for first, last in ordered:

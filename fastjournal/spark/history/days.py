@@ -61,7 +61,7 @@ def checked_day(text: str | None, now_us: int) -> date:
 
 
 def trend_days(day: date) -> list[date]:
-    """Return the days that the report of a day looks at, oldest first."""
+    """Return the days that the report of a day covers, oldest first."""
     return [day - number * _DAY for number in reversed(range(TREND_DAYS))]
 
 
@@ -70,10 +70,10 @@ def stale_days(
 ) -> list[date]:
     """Return the days whose tables have to be computed.
 
-    Those of a day whose events, or some of them, are gone stay as they are: it was pruned.
+    The tables of a day with removed events stay unchanged: it was pruned.
 
     Args:
-        days: Days that are wanted.
+        days: Requested days.
         sources: Segments of the events of each day that has any, by number and checksum.
         computed: Segments of the events that the tables of each day were computed from.
     """

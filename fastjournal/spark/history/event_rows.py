@@ -1,6 +1,6 @@
 """Rows of the history: one for each event, and those of one UTC day together.
 
-Columns, their meaning, and how more of them may be added, stand in docs/events.md.
+docs/events.md describes the columns, and how to add some.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def batches_of(events: Iterable[EventRow]) -> Iterator[pa.RecordBatch]:
 
 
 def corrupt_batch(texts: Sequence[str]) -> pa.RecordBatch:
-    """Return one row for each text that tells of something missing or damaged."""
+    """Return one row for each text about missing or damaged data."""
     nulls = [pa.nulls(len(texts), field.type) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(
         [*nulls, pa.array(texts, pa.string())], names=[*EVENT_SCHEMA.names, CORRUPT_COLUMN.name]

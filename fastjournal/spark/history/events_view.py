@@ -93,7 +93,7 @@ class LogHistory:
 
     def __init__(self, directory: str) -> None:
         self._files, self._path = resolve(directory)
-        # before the listing, in which all segments are then that this state knows
+        # before the listing, which then has all segments in this state
         self._state_before = self._read_state()
         log = open_whole(directory)
         self.is_archive = log.is_archive
@@ -114,7 +114,7 @@ class LogHistory:
         """
         if not self.is_archive:
             return []
-        # behind the listing: the daemon names a segment as dropped before it removes the file
+        # after the listing: the daemon names a segment as dropped before it removes the file
         path = f"{self._path}/{STATE_NAME}"
         before, behind = (
             None if data is None else decode_state(data, path)
@@ -153,10 +153,10 @@ class LogHistory:
             )
 
     def whole(self, *, permissive: bool = False) -> list[SegmentFile]:
-        """Return the last whole segments, side by side, with the checksums that are known.
+        """Return the last adjacent whole segments, with the known checksums.
 
         Args:
-            permissive: Those behind a damaged segment, which is an error otherwise.
+            permissive: Those after a damaged segment, which is an error otherwise.
 
         Raises:
             LogCorruptError: A segment is damaged.
@@ -173,7 +173,7 @@ class LogHistory:
                 raise _other_checksum(segment)
             if not self.is_archive and told not in (None, (segment.number, len(data), crc32c)):
                 break
-            # nothing tells the checksum of a log's last segment: its records have theirs
+            # no record has the checksum of a log's last segment: its records have theirs
             checked = self.is_archive or told is not None or segment.crc32c is not None
             told_crc32c = crc32c if checked else None
             found.append(msgspec.structs.replace(segment, bytes=len(data), crc32c=told_crc32c))
@@ -184,7 +184,7 @@ class LogHistory:
         """Yield the events of the whole segments.
 
         Args:
-            lost: Takes texts of gaps and damaged segments, behind which it reads on; None: these
+            lost: Receives texts of gaps and damaged segments, after which it reads on; None: these
                 are errors.
 
         Raises:
@@ -270,9 +270,8 @@ def events(
 
     Args:
         spark: Any session; executors reach the directory.
-        output: Directory in which ``events`` stands, as ``fj-nightly --output`` has it: a path or
-            URI.
-        days: UTC days; files of others are not looked at. None: all.
+        output: Directory with ``events``, as for ``fj-nightly --output``: a path or URI.
+        days: UTC days; files of others are not read. None: all.
         missing_ok: Whether a directory without any file has no rows, instead of being an error.
 
     Raises:

@@ -1,13 +1,13 @@
-"""Event extraction: each event is a function of one record, and of no other one. Pure.
+"""Event extraction from log segments: each event is a function of one record. Pure.
 
-Records of ours say what happened (``cmdlog.format.endings``): an entry that is set says so in its
-envelope, a lease names its entries, and the end of a lease or of an entry names its cause. So
+The records of fastjournald contain what happened (``cmdlog.format.endings``): a SET in the envelope
+of the entry, a lease with its entries, and the end of a lease or of an entry with its cause. So
 segments need no order and no state, and a segment always gives the same events. Entries that
-compaction, a lease or a burial writes again say that, and are no event.
+compaction, a lease or a burial wrote again are marked in their records, and are no events.
 
-Segments of workq tell less: a start-attempt is a lease, a timeout-attempt a lost one, and complete,
-fail, delete and expire are what their names say, of a job that only its id names. In segments of
-ours these records are for workq, and tell nothing.
+The segments of workq contain less: a start-attempt is a lease, a timeout-attempt a lost lease, and
+complete, fail, delete and expire end a job that only its id names. In segments of fastjournald
+these records are for workq, and give no events.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _LEASE_ENDS = {endings.LEASE_LOST: EventKind.LOST, endings.LEASE_RETURNED: Event
 
 
 class _Subject(NamedTuple):
-    """Job, and what the record says of it besides its facts."""
+    """Job, and its fields in the record besides the facts."""
 
     job_id: bytes = b""
     key: bytes | None = None
@@ -94,11 +94,11 @@ def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Itera
 
     Args:
         data: The segment.
-        segment: Where it is. An unfinished group at the end of the last one is left out.
-        skipped: Bytes at its begin whose records are left out.
+        segment: Its file. An unfinished group at the end of the last segment is left out.
+        skipped: Bytes at its start whose records are left out.
 
     Raises:
-        LogCorruptError: It is damaged, or a record cannot be understood.
+        LogCorruptError: It is damaged, or a record cannot be decoded.
     """
     ours, awaited = False, 0
     group = list[EventRow]()
@@ -112,7 +112,7 @@ def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Itera
                 if isinstance(operation, Lease | Batch | End):
                     awaited = max(awaited, operation.following)
                 if start >= skipped:
-                    group += _Teller(record, segment.number, start).events(operation, ours=ours)
+                    group += _Events(record, segment.number, start).events(operation, ours=ours)
             except (msgspec.MsgspecError, ValueError) as error:
                 raise LogCorruptError(
                     f"a record cannot be understood: {error}", path=segment.path, offset=start
@@ -128,12 +128,12 @@ def extract_events(data: bytes, segment: SegmentFile, skipped: int = 0) -> Itera
 
 
 def outer_times(data: bytes, segment: SegmentFile) -> tuple[int | None, int | None]:
-    """Return the earliest and the latest instant of a segment's records, but of tombstones.
+    """Return the earliest and the latest instant of a segment's records, without tombstones.
 
-    These compaction may write again with the time of their first record.
+    Compaction may write a tombstone again with the time of its first record.
 
     Raises:
-        LogCorruptError: It is damaged.
+        LogCorruptError: The segment is damaged.
     """
     stamps = [
         data[start : start + TIME_BYTES]
@@ -172,13 +172,13 @@ def _operation_of(record: Record) -> Operation | None:
     return unpack_operation(record.payload) if is_ours(record.payload) else None
 
 
-class _Teller:
-    """Events of a record.
+class _Events:
+    """Yields the events of a record.
 
     Args:
         record: The record.
         segment: Number of its segment.
-        offset: Where it begins there.
+        offset: Its offset in the segment.
     """
 
     def __init__(self, record: Record, segment: int, offset: int) -> None:
@@ -191,11 +191,11 @@ class _Teller:
         """Yield the events.
 
         Args:
-            operation: In the payload; None: there is none.
+            operation: Operation in the payload; None: there is none.
             ours: Whether fastjournald wrote the segment.
 
         Raises:
-            LogCorruptError: The record cannot be understood, as other errors of decoding say.
+            LogCorruptError: The record cannot be decoded; other decoding errors mean the same.
         """
         record = self._record
         if operation is not None:
@@ -237,7 +237,7 @@ class _Teller:
     def _ended(
         self, packed: bytes, subject: _Subject, reason: str | None = None
     ) -> Iterator[EventRow]:
-        """Yield the end of a lease, and that of the entry, as facts say."""
+        """Yield the end of a lease and that of the entry, by the facts."""
         facts = unpack_ending(packed, self._time)
         lease_end = _LEASE_ENDS.get(facts.lease_end)
         if lease_end is not None:
@@ -260,7 +260,7 @@ class _Teller:
     def _leased_row(
         self, kind: EventKind, subject: _Subject, facts: EventFacts, reason: str | None = None
     ) -> EventRow:
-        """Return an event of an entry, with its lease if it was leased."""
+        """Return an event of an entry, with its lease if there was one."""
         start = facts.lease_start
         ends = start is not None and kind is not EventKind.EXTENDED
         return self._row(
@@ -349,12 +349,12 @@ def _of_key(job_id: bytes, key: bytes) -> _Subject:
 
 
 def _of_domain(job_id: bytes, domain: bytes, priority: int) -> _Subject:
-    """Return a job of which a record has no key; without a domain it is a plain entry."""
+    """Return the job of a record without a key; without a domain it is a plain entry."""
     if not domain:
         return _Subject(job_id)
     return _Subject(job_id, None, text(domain), priority)
 
 
 def _ended_subject(job_id: bytes, timestamp: int | None, key: bytes, priority: int) -> _Subject:
-    """Return the job of a record of its end: one without a tombstone has a domain as its key."""
+    """Return the job of a record of its end: without a tombstone, ``key`` is the domain."""
     return _of_domain(job_id, key, priority) if timestamp is None else _of_key(job_id, key)

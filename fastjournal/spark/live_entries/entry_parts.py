@@ -138,7 +138,7 @@ class ReplayedLog:
 
 
 class _ListedDisk:
-    """The segments of a listed directory, as recovery reads a disk: as far as they went then."""
+    """The segments of a listed directory, as a disk for recovery: as far as they went then."""
 
     def __init__(self, log: LogDirectory) -> None:
         self._files = log.files

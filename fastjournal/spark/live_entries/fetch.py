@@ -132,7 +132,7 @@ class _RecordPiece:
     def batches(
         self, changes: Mapping[int, LiveChanges], changed: Offsets, names: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the entries: those that their records alone tell, then the others.
+        """Yield the entries: those without changes by later records, then the others.
 
         Args:
             changes: Changes by offset.
@@ -198,9 +198,9 @@ def _are_in(offsets: Offsets, chosen: Offsets) -> Mask:
 
 
 def _read_records(read: ReadBytes, first: int, last: int, stop: int) -> bytes:
-    """Return the bytes from the first record to behind the last one, and ``END_BYTES`` zeros.
+    """Return the bytes from the first record to after the last one, and ``END_BYTES`` zeros.
 
-    A size that leads behind the segment, which ends at ``stop``, is damage: that is not read.
+    A size beyond the segment, which ends at ``stop``, is damage: that is not read.
     """
     data = read(first, last - first + _LAST_RECORD_BYTES)
     head = SegmentBytes(data[last - first :] + bytes(END_BYTES))
@@ -235,11 +235,11 @@ def _state(chunk: Chunk) -> pa.Array:
 
 
 def change_entry(row: RecordRow, changes: LiveChanges | None) -> RecordRow:
-    """Return the row of the record that carries an entry, with the entry as it is now.
+    """Return the row of the record that carries an entry, with the current entry.
 
     Args:
         row: The record; it is changed.
-        changes: Changes by later records; None: the entry is as it stands there.
+        changes: Changes by later records; None: the entry equals its record.
 
     Raises:
         LogCorruptError: The record carries no entry.

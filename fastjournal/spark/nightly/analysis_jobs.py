@@ -296,7 +296,7 @@ def log_segments(records: DataFrame, entries: DataFrame) -> DataFrame:
 
 
 def _micros(frame: DataFrame, name: str) -> Column:
-    """Return an instant as microseconds; 0 stands for none."""
+    """Return an instant as microseconds; 0: none."""
     column = f.col(name)
     if dict(frame.dtypes)[name].startswith("timestamp"):
         column = f.unix_micros(column.cast("timestamp"))

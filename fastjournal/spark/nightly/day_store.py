@@ -46,7 +46,7 @@ REPORTS = "reports"
 DAYS = "days"
 _CHUNK_BYTES = 1 << 24
 _OLD = timedelta(days=1)
-"""Age of staging trees that killed runs have left in a store: no run takes so long."""
+"""Age of staging trees of killed runs in a store: no run takes so long."""
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class HistoryTables(msgspec.Struct, frozen=True):
 
 
 class StateTables(msgspec.Struct, frozen=True):
-    """Tables of a day that were computed from a snapshot behind it."""
+    """Tables of a day that were computed from a snapshot after it."""
 
     snapshot: str
     taken_us: int
@@ -142,7 +142,7 @@ class DayStore:
         return f"{self.path}/{name}" if self.is_local else below(self.uri, name)
 
     def begin(self) -> None:
-        """Remove what other runs have left in staging trees."""
+        """Remove the staging trees of other runs."""
         for tree in (self._staging, *self._old_trees()):
             self._delete_tree(f"{self.path}/{tree}")
         with translating("create", self.path):
@@ -172,7 +172,7 @@ class DayStore:
         days: Mapping[str, HistoryTables | StateTables],
         tables: Collection[str],
     ) -> None:
-        """Let tables in the staging tree take their places.
+        """Move tables in the staging tree to their places.
 
         Args:
             states: Descriptions of all days; those of these days are replaced.
@@ -278,7 +278,7 @@ class DayStore:
         return moved
 
     def _old_trees(self) -> list[str]:
-        """Return the staging trees of a store that nobody has written to for long."""
+        """Return the staging trees of a store that no run has written to for long."""
         if self.is_local:
             return []
         place, newest = f"{self.path}/{STAGING}", dict[str, Any]()

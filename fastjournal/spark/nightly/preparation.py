@@ -1,11 +1,11 @@
-"""Preparation of a nightly run: its inputs, and all that may be wrong is tried before any work.
+"""Preparation of a nightly run: its inputs, and checks of all that may be wrong before any work.
 
-The snapshot of a run is taken once behind a day, also where runs of that day fail:
+The snapshot of a run is taken once after a day, also if runs of that day fail:
 
     OUTPUT/snapshot.json     the last one that a run took: {"server": ADDRESS, "snapshot": PATH}
 
 A snapshot removes the oldest ones (``--keep-snapshots``), so a run that repeats a failed one takes
-none: it reads that of the failed run, which is the first one behind the day. Where the daemon takes
+none: it reads that of the failed run, which is the first one after the day. If the daemon takes
 none, a run still takes the archive: on a nearly full disk the archive holds the space.
 """
 
@@ -83,10 +83,10 @@ class Night(msgspec.Struct):
     day: date
     store: DayStore
     history: str
-    """Path or URI of the directory in which ``events`` stands."""
+    """Path or URI of the directory with ``events``."""
     archive: str | None = None
     snapshot: str | None = None
-    """Snapshot of which the state is computed; None: the state stays as it is stored."""
+    """Snapshot for the state; None: the stored state stays."""
     keep_days: int | None = None
     cluster: bool = False
     """Whether Spark may have executors on other machines; these take the archive then, too."""
@@ -166,7 +166,7 @@ def _lock_directory(path: str, stack: ExitStack) -> None:
 
 
 def needs_snapshot(night: Night) -> bool:
-    """Whether a snapshot taken now shows the state behind the day, and none is there yet."""
+    """Whether a snapshot taken now shows the state after the day, and none is there yet."""
     if night.day != last_ended_day(SystemClock().now_us()):
         return False
     state = night.store.states().get(str(night.day))
@@ -201,7 +201,7 @@ def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSe
 
 
 def restrict(snapshot: str | None, archive: str | None = None) -> int:
-    """Let this process create files with the modes of a log at most; return its mask.
+    """Restrict the modes of files that this process creates to those of a log; return its mask.
 
     A mask that was narrower before stays, so that of Spark is as narrow as the archive's.
 
@@ -230,7 +230,7 @@ class _Taken(msgspec.Struct):
 
 
 def ensure_snapshot(night: Night, server: str, take: Callable[[], str]) -> FastjournalError | None:
-    """Give a run a snapshot behind its day; return why there is none.
+    """Give a run a snapshot after its day; return why there is none.
 
     Args:
         night: Inputs; they get the snapshot.
@@ -259,7 +259,7 @@ def ensure_snapshot(night: Night, server: str, take: Callable[[], str]) -> Fastj
 
 
 def _taken_before(night: Night, server: str) -> str | None:
-    """Return the snapshot that a failed run took behind the day, if it is still there."""
+    """Return the snapshot that a failed run took after the day, if it is still there."""
     files, path = night.store.files, night.store.path
     if _RECORD not in files.names(path):
         return None
@@ -320,8 +320,8 @@ def check_archive(archive: str) -> None:
 def _check_rights(archive: str) -> None:
     """Check that this process may take segments.
 
-    Where it may not search the directory, each segment looks as if the daemon had dropped it; where
-    it may not write there, a run ends behind the commit, at the first segment that it unlinks.
+    Without the right to search the directory, each segment seems dropped by the daemon; without the
+    right to write there, a run ends after the commit, at the first segment that it unlinks.
     """
     missing = [text for right, text in _RIGHTS if not os.access(archive, right, effective_ids=True)]
     if missing:
@@ -348,7 +348,7 @@ def mode_of_archived(archive: str) -> int:
 
 
 def check_archived(archive: str, snapshot: str) -> None:
-    """Check, behind a snapshot, that the daemon which took it has archived something.
+    """Check, after a snapshot, that the daemon which took it has archived something.
 
     It links all segments of the log before it takes the snapshot.
 

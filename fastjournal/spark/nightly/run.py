@@ -85,7 +85,7 @@ def run_night(
     """Bring events, tables and reports up to date, write the report of a day, and prune.
 
     Args:
-        start: Starts the Spark session; called where there is anything to compute.
+        start: Starts the Spark session; called if there is anything to compute.
         night: Inputs.
         tell: Called with each step.
 
@@ -285,7 +285,7 @@ def archive_figures(archive: str | None) -> TableRow:
 def _snapshot_figures(snapshot: str | None) -> TableRow:
     """Return count and bytes of the snapshots in the directory of one, on this machine.
 
-    ``unreadable``: snapshots beside these whose manifest is damaged or gone; no bytes are known.
+    ``unreadable``: other snapshots whose manifest is damaged or missing; no bytes are known.
     """
     if snapshot is None or not os.path.isdir(snapshot):
         return {"count": None, "bytes": None, "unreadable": []}

@@ -4,7 +4,7 @@
 is a path or a URI, and may be a glob: ``*``, ``?``, ``[a-z]``, ``{a,b}``. A directory that exists
 under the very name is no glob. Wildcards leave out names that begin with a dot or an underscore.
 
-A directory that holds no log is an error that tells what is there, and how to read that.
+A directory that holds no log is an error that names its content, and how to read that.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def open_log(directory: str) -> LogDirectory:
 def open_whole(directory: str) -> LogDirectory:
     """Return a log, a snapshot, or an archive with all segments up to the last that it has now.
 
-    A listing may leave out a name that the daemon links meanwhile, and have a later one. So an
-    archive is listed twice: what is before the last one of the first time was linked by then.
+    A listing may miss a name that the daemon links at the same time, and have a later one. So an
+    archive is listed twice: all before the last one of the first time was linked by then.
 
     Raises:
         BadRequestError: It is no directory, or holds something else, which is named.
@@ -146,7 +146,7 @@ def newest_snapshot(directory: str) -> str | None:
 
 
 def list_directory(directory: str) -> list[Any]:
-    """Return what pyarrow tells of the files in a directory, sorted by name.
+    """Return the file infos of pyarrow for a directory, sorted by name.
 
     Raises:
         BadRequestError: It is missing, or a file.
@@ -165,7 +165,7 @@ def list_directory(directory: str) -> list[Any]:
 
 
 def no_log(directory: str, infos: list[Any]) -> BadRequestError:
-    """Return the error for a directory that holds no log; it tells what is there instead."""
+    """Return the error for a directory that holds no log; it names its content."""
     holds, advice = _contents(directory, infos)
     return BadRequestError(f"{directory} {holds}", hint=advice)
 
@@ -252,7 +252,7 @@ def _alternatives(path: str) -> Iterator[str]:
 
 
 def _split(path: str) -> tuple[str, list[str]]:
-    """Return the directory before the first wildcard, or the last name, and the names behind it."""
+    """Return the directory before the first wildcard, or the last name, and the names after it."""
     wildcard = _MAGIC.search(path)
     stop = len(path) if wildcard is None else wildcard.start()
     base, slash, rest = path[:stop].rpartition("/")

@@ -1,9 +1,9 @@
 """Schemas of the views: types as a user asks for them, and the conversion of columns to these.
 
-A column of instants is TIMESTAMP, or BIGINT microseconds where the option ``instants=us`` or the
-user's own schema says so. No instant (0 in the log: none, never) is NULL in both; an instant
-behind the year 9999 is NULL as TIMESTAMP. A column of bytes is BINARY, or STRING where a schema
-says so: UTF-8, other bytes as ``\\\\xNN``.
+A column of instants is TIMESTAMP, or BIGINT microseconds if the option ``instants=us`` or the
+user's own schema says so. No instant (0 in the log: none, never) is NULL in both; an instant after
+the year 9999 is NULL as TIMESTAMP. A column of bytes is BINARY, or STRING if a schema says so:
+UTF-8, other bytes as ``\\\\xNN``.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def view_schema(columns: Sequence[Column], options: Options) -> StructType:
     fields = []
     for name, column in _readable(columns, options, options.permissive).items():
         types = _TYPES[_kind(column)]
-        # the view records has the time of a record in microseconds besides
+        # the view records also has the time of a record in microseconds
         as_us = _kind(column) == "instant" or (column.kind == "time" and options.view == "events")
         wanted = types[1] if as_us and options.instants_us else types[0]
         fields.append(StructField(name, wanted))

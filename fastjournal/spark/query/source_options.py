@@ -246,7 +246,7 @@ class RecordRange(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the view that tell whether a row is in the range; damage has no command."""
+        """Columns of the view that decide whether a row is in the range; damage has no command."""
         found = [] if self.domain is None else ["domain"]
         if self.since_us is not None or self.until_us is not None:
             found.append("time")

@@ -167,7 +167,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = _read_of(start)
         check_end(log, read, lambda: start.get("segments", ()))
         for one, size in log.archived.items():
-            # a longer version is compared when it is read, a shorter one with the segment behind it
+            # a longer version is compared when it is read, a shorter one with the next segment
             if start["sealed"] and one.number == read.number and size == read.bytes:
                 if one.crc32c == read.crc32c:
                     continue
@@ -181,7 +181,8 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one partition for each segment between two offsets.
 
         Raises:
-            LogCorruptError: A segment that was not read to its end, or one of an archive, is gone.
+            LogCorruptError: A segment that was not read to its end, or one of an archive, is
+                missing.
         """
         for check in self._checks():
             check(self._log(), start, end)
@@ -261,7 +262,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if segment.number == read.number + 1 <= end["segment"] and start["sealed"]:
                 check_link(read, read_head(log.files, segment), segment)
             if read.number <= segment.number <= end["segment"]:
-                # also with what came behind the part that was read
+                # also with the bytes after the part that was read
                 assert segment.crc32c is not None
                 read = Sealed(segment.number, segment.bytes, segment.crc32c)
 
@@ -336,14 +337,14 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _listed(self) -> tuple[LogDirectory, set[int]]:
         """Return the log, and the numbers of the segments that are over."""
-        # a segment is over when a listing that began later finds another behind it
+        # a segment is over when a listing that began later finds a later one
         over = {segment.number for segment in self._log().segments[:-1]}
         return self._log(), over
 
     def _end(
         self, log: LogDirectory, over: set[int], start: Offset, bytes_max: int | None
     ) -> Offset:
-        """Return the end of the last whole group, at most ``bytes_max`` behind an offset."""
+        """Return the end of the last whole group, at most ``bytes_max`` after an offset."""
         end = start
         left = bytes_max
         for segment in log.segments:
@@ -355,7 +356,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if segment.bytes == first:
                 if is_over:
                     continue
-                # nothing is new; the segments behind it wait until it is known to be over
+                # nothing is new; the next segments wait until it is known to be over
                 return end
             if is_over and (left is None or segment.bytes - first <= left):
                 end = Offset(
@@ -388,7 +389,7 @@ class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = len(data) if left is None else first + left
         found = find_group_end(data, segment, first, limit, forced=before is start)
         if found <= first and is_over and before is start:
-            # behind the last group is damage, which has no end of its own
+            # after the last group is damage, which has no end of its own
             found = len(data)
         if found <= first:
             return before

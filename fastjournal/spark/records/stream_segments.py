@@ -1,18 +1,18 @@
-"""Segments that a stream has read: whether they are the same still, and their removal.
+"""Segments that a stream has read: whether they are still the same, and their removal.
 
 *Identity.* A log that was restored from a snapshot goes on under lower numbers, and writes other
-segments under numbers that a stream has behind it. Numbers and sizes alone do not show that. These
-do:
+segments under numbers that a stream has already read. Numbers and sizes alone do not show that.
+These do:
 
-- the state of an archive says which number comes next, and numbers of a log never fall;
-- the first record of a segment tells size and checksum of the segment before;
+- the state of an archive has the next number, and numbers of a log never fall;
+- the first record of a segment has size and checksum of the segment before;
 - a segment of the same size has the same first bytes: compaction makes one smaller.
 
 *Cleaning* of an archive: segments whose batch is committed are unlinked. Spark's file sources call
-this ``cleanSource``. It is off unless asked for, because another reader of the archive may need the
-segments still. A stream unlinks the names that it has read, and none else: a file with another
-checksum is of a restored log, or was put back behind the stream, and nobody has read it. Damaged
-segments stay as ``<name>.damaged``.
+this ``cleanSource``. It is off by default, because another reader of the archive may still need the
+segments. A stream unlinks only the names that it has read: a file with another checksum is of a
+restored log, or was put back after the stream had passed it, and is unread. Damaged segments stay
+as ``<name>.damaged``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Sealed(NamedTuple):
 
     number: int
     bytes: int
-    """0: not told."""
+    """0: unknown."""
     crc32c: int
 
 
@@ -93,13 +93,13 @@ def sealed_before(data: bytes) -> Sealed:
 def check_end(log: LogDirectory, read: Sealed, known: Callable[[], Collection[str]]) -> None:
     """Check that a log goes at least as far as a stream has read it.
 
-    The state of an archive is written behind the links of segments, so that a stream may be ahead
-    of it; segments that the stream cannot have read show that it is not.
+    The state of an archive is written after the links of segments, so that a stream may be ahead of
+    it; segments that the stream cannot have read show that it is not.
 
     Args:
         log: The log.
-        read: Segment in which the stream stands, as far as it was read; the number 0: nothing was.
-        known: Returns the names of archived segments that were read and may be there still.
+        read: Current segment of the stream, as far as it was read; the number 0: nothing was.
+        known: Returns the names of archived segments that were read and may still be there.
 
     Raises:
         LogCorruptError: It ends before: it was restored.
@@ -130,7 +130,7 @@ def check_link(before: Sealed, data: bytes, segment: SegmentFile) -> None:
 
     Args:
         before: The one before it, as it was read.
-        data: First bytes of the segment behind it.
+        data: First bytes of the segment.
         segment: The segment.
 
     Raises:
@@ -148,7 +148,7 @@ def check_link(before: Sealed, data: bytes, segment: SegmentFile) -> None:
 
 
 class ReadSegments(NamedTuple):
-    """Names of archived segments that a stream has gone past."""
+    """Names of archived segments that a stream has passed."""
 
     read: set[str]
     damaged: set[str]
@@ -171,12 +171,12 @@ def versions_in(data: bytes, number: int, archived: Mapping[ArchivedSegment, int
 
 
 def check_read(directory: str, names: Collection[str], *, checksums: bool) -> ReadSegments:
-    """Return what is left of segments that a stream has read, with their shorter versions.
+    """Return the rest of the segments that a stream has read, with their shorter versions.
 
     Args:
         directory: The archive.
         names: Names of the segments.
-        checksums: The reader went on behind damage, so that each file has to be checked.
+        checksums: The reader went on after damage, so that each file has to be checked.
 
     Raises:
         LogFailedError: A segment cannot be read.
@@ -201,11 +201,11 @@ def check_read(directory: str, names: Collection[str], *, checksums: bool) -> Re
 def clean_archive(directory: str, done: ReadSegments) -> None:
     """Unlink the segments that a stream has read, and rename damaged ones.
 
-    One segment stays where nothing else would show that the directory is an archive.
+    One segment stays if nothing else would show that the directory is an archive.
 
     Args:
         directory: The archive.
-        done: Names; those that are gone are left out, for the daemon drops files at any time.
+        done: Names; missing ones are skipped, because the daemon drops files at any time.
 
     Raises:
         LogFailedError: Something could not be removed. The query ends; the first commit after its

@@ -72,7 +72,7 @@ def write_parquet(frame: DataFrame, uri: str, *, by: str | None = None) -> None:
     """Write a frame as Parquet, a file a task, in the order of its rows.
 
     Args:
-        frame: Its rows; those of one value of ``by`` stand together.
+        frame: Its rows; those of one value of ``by`` are adjacent.
         uri: Directory.
         by: Column that becomes a directory ``name=value`` of its own; None: none.
     """

@@ -204,7 +204,7 @@ class StoreFiles:
                     self._files.delete_file(path)
 
     def remove_empty(self, path: str) -> None:
-        """Remove objects that stand for directories without any file."""
+        """Remove objects that represent directories without any file."""
         if not self.walk(path):
             with translating("remove", path):
                 self._files.delete_dir(path)

@@ -1,19 +1,18 @@
-"""Append file of a slot: creation, the shared lock, torn writes.
+"""Append file of a slot: creation, the shared lock, torn writes, group commit.
 
-Any number of processes append at once without a lock between them, for each record is one ``write``
-at the end of the file (O_APPEND). The shared flock says only "somebody writes here": the forwarder
-takes the exclusive one before it unlinks, so a writer that got its lock looks whether its file is
-still the one with that name. The lock is never taken off, only closed: a forked child shares it.
+Any number of processes append at once without a lock between them, because each record is one
+``write`` at the end of the file (O_APPEND). The shared flock says only that a writer uses the file:
+the forwarder takes the exclusive one before it unlinks, so a writer that got its lock checks
+whether its file still has the name. The lock is never released, only closed: a forked child shares
+it.
 
-Group commit of a slot's file: one fdatasync makes the appends of all threads durable.
+Group commit: one fdatasync makes the appends of all threads durable. The first thread that needs a
+sync does it. Threads that need one during the sync wait, and one of them does the next one, for
+all. They are woken together and not one by the other, which would cost a thread switch for each.
 
-The first thread that wants a sync makes it; those that come meanwhile wait, and one of them makes
-the next one, for all. They are woken at once and not one by the other, which would cost a change of
-threads for each.
-
-A signal handler that interrupts a sync of its own thread makes one itself. A handler that raises
-may end the waking half way: so nobody waits for others longer than ``PATIENCE_S``, and then makes
-a sync itself, which is always right.
+A signal handler that interrupts a sync of its own thread does one itself. A handler that raises may
+stop the wake-ups half way: so a thread waits for others at most ``PATIENCE_S``, and then does a
+sync itself, which is always correct.
 """
 
 from __future__ import annotations
@@ -306,10 +305,10 @@ class AppendFile:
         return error
 
     def _take_back(self, record: bytes, start: int, end: int) -> None:
-        """Make the torn piece an erased record, or zero bytes where it is too short for one.
+        """Make the torn piece an erased record, or zero bytes if it is too short for one.
 
-        It cannot be cut off, for others may have appended behind it. Where this fails too, a
-        reader finds the next whole record by itself; it only takes longer.
+        It cannot be cut off, because others may have appended after it. If this fails too, a reader
+        finds the next whole record by itself; it only takes longer.
         """
         torn = record[start:end]
         if not torn:
@@ -344,10 +343,10 @@ def _no_space() -> OSError:
 
 
 def _open(directory: str, path: str, group: int | None) -> int:
-    """Return a descriptor with a shared lock on the file that ``path`` leads to.
+    """Return a descriptor with a shared lock on the file at ``path``.
 
-    The lock is not waited for in the system, where any program could hold it for ever. A file that
-    is deleted meanwhile is made anew.
+    It does not wait for the lock in the system, where any program could hold it for ever. A file
+    that is deleted meanwhile is created again.
     """
     tries = 0
     while True:
@@ -382,10 +381,10 @@ def _open(directory: str, path: str, group: int | None) -> int:
 
 
 def _create(directory: str, path: str, group: int | None) -> None:
-    """Put a file with a whole header there, unless somebody else was faster.
+    """Create a file with a whole header, unless another process was faster.
 
     A fork may come in between, in a signal handler: then two processes do the rest with one name or
-    one descriptor. So the header is written in place, and a name that is there or gone is no error.
+    one descriptor. So the header is written in place, and an existing or missing name is no error.
     """
     name = f".{os.path.basename(path)}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     temporary = os.path.join(directory, name)

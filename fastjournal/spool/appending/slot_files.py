@@ -1,19 +1,18 @@
-"""Slot files of a writer: the one in use, those of slots that are over, and what a fork shares.
+"""Slot files of a writer: the one in use, those of slots that are over; the quota of a spool.
 
 A signal handler may append in the middle of an append, in the same thread: so another file is put
 in use by one assignment, and a file that some append still uses is *retired*, and closed later.
 
-Quota of a spool (spool_bytes_max): its bytes, counted without asking the disk each time.
+The quota (spool_bytes_max) counts the bytes of the spool without asking the disk each time. The
+file in use is measured at each append, which costs one cheap call and sees the other writers. The
+other slots are summed sometimes: they shrink as the forwarder works, and grow only by a writer with
+another clock or slot length. So at a change of slot the one before is added, and the sum is renewed
+after every sixteenth of the limit, and before an append is refused. Two processes that append at
+the same moment can pass the limit by one record each. A signal handler may interrupt at any moment:
+every change is one assignment.
 
-The file in use is measured at each append, which costs one cheap call and sees the other writers.
-The other slots are summed now and then: they shrink as the forwarder works, and only a writer with
-another clock or slot length lets them grow. So at a change of slot the one before is added, and the
-sum is renewed after every sixteenth of the limit, and before an append is refused. Two processes
-that append at the same moment can pass the limit by one record each. A signal handler may come in
-between at any moment: what is changed is changed by one assignment.
-
-A sum costs as much as there are files, and a full spool may have a hundred thousand: where one took
-long, appends are refused for a while without another.
+A sum takes time in proportion to the files, and a full spool may have a hundred thousand: if one
+took long, appends are refused for a while without another.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ class SlotFiles:
             )
 
     def close_retired(self) -> None:
-        """Close the files of slots that are over, but for those in use.
+        """Close the files of slots that are over, except those in use.
 
         Raises:
             OSError: One cannot be closed; all others are.

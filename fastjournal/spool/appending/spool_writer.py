@@ -64,7 +64,7 @@ def encode_set(
 
     Args:
         timestamp_us: Instant of the write, in microseconds.
-        writer_id: Stands for the URI in the default id of an entry without one.
+        writer_id: Used instead of the URI in the default id of an entry without one.
         uri: As ``Spool.append`` describes it, and so are all others.
         domain: None: that of the URI.
         priority: 0 to 255.
@@ -72,12 +72,12 @@ def encode_set(
         not_before_us: The same in microseconds.
         value: The payload.
         id: None: made of timestamp and URI.
-        overwrite: Replace what stands under the key.
+        overwrite: Replace an entry with the same key.
         expires_us: Instant of the expiry, in microseconds.
         ttl_us: Duration by which each read moves it, in microseconds.
 
     Raises:
-        BadRequestError: A field that no daemon would take.
+        BadRequestError: A field that no daemon accepts.
         TypeError: A field of another type.
     """
     if uri is not None:
@@ -108,7 +108,7 @@ WRITES: Final = frozenset(function for function in Function if function.declared
 
 _SLOT_SECONDS_MAX: Final = 366 * 86_400
 _DELETIONS_MAX: Final = 100
-"""So often a slot that is deleted under an append is made anew; then an append fails."""
+"""How often a slot that is deleted during an append is created again; then the append fails."""
 
 _BATCH_BYTES: Final = 256 * 1024
 """One write of many records; what is torn of it is taken back as one erased record."""
@@ -188,8 +188,8 @@ class Spool:
                 (``fastjournal.domain_of``).
             uri: Resource that the work is about: one entry of a URI waits at a time, the newest.
             priority: 0 (first) to 255 (last).
-            not_before: Instant before which the work must not start. Without it: the timestamp,
-                so that work of one priority is done in the order of its writing.
+            not_before: Instant before which the work must not start. Without it: the timestamp, so
+                that work of one priority is done in the order of its writing.
             not_before_us: The same in microseconds since 1970; 0: before all that names an instant.
             value: The payload: bytes, or None, str, int, float, bool.
             id: Last part of the key. Without it: made of the timestamp and the URI, so that it is
@@ -197,15 +197,15 @@ class Spool:
                 same id is the same key only with the same not_before and priority.
             timestamp_us: Instant of the write in microseconds since 1970; the default is never the
                 same twice in a process.
-            overwrite: Replace what stands under the key.
-            expires: Instant at which the entry goes away, in the future; ``math.inf``: never.
+            overwrite: Replace an entry with the same key.
+            expires: Instant at which the entry is removed, in the future; ``math.inf``: never.
             ttl: Duration by which each read moves the expiry.
 
         Returns:
             The key of the entry.
 
         Raises:
-            BadRequestError: An argument that no daemon would take; nothing was written.
+            BadRequestError: An argument that no daemon accepts; nothing was written.
             TypeError: An argument of another type, such as a float for an int; nothing was written.
             SpoolFullError: The spool holds spool_bytes_max bytes; nothing was written.
             SpoolFailedError: A call of the operating system failed.

@@ -1,8 +1,8 @@
-"""Search for the next record behind damage, in bounded parts; runs of zero bytes are passed whole.
+"""Search for the next record after damage, in bounded parts; runs of zero bytes are passed whole.
 
-The work is linear in the length of the damage, whatever its bytes look like: each place that looks
-like a record is judged once. A long run of zero bytes, as a crash or ``truncate`` leaves it, is one
-piece, of any length and without its bytes; holes of the file are not read.
+The work is linear in the length of the damage, for any bytes: each place that looks like a record
+is judged once. A long run of zero bytes, as a crash or ``truncate`` leaves it, is one piece, of any
+length and without its bytes; holes of the file are not read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE_UNITS = 256 * 1024
 
 
 class DamageSearch:
-    """Search in one slot; it moves the position of the window behind the damage.
+    """Search in one slot; it moves the position of the window past the damage.
 
     Args:
         window: Bytes of the slot.
@@ -64,13 +64,13 @@ class DamageSearch:
         self._search_from = 0
         """No whole record starts between ``position`` and this byte, but perhaps at these two."""
         self._incomplete_at = -1
-        """The first place behind ``position`` where a record may become whole; -1: none is."""
+        """The first place after ``position`` where a record may become whole; -1: none is."""
         self._ended_at = -1
         """Where the file ended when the search came there."""
 
     @property
     def known_to(self) -> int:
-        """No record starts at ``position`` or behind it before this byte."""
+        """No record starts from ``position`` on before this byte."""
         return max(self._damage_to, self.zeros_to)
 
     def next_piece(self, *, final: bool) -> Piece | None:

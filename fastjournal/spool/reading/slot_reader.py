@@ -1,10 +1,10 @@
 """Slot reader: one slot from front to back, its records, erased ones, damage, and where to wait.
 
-A caller that has other things to do than damage bounds the work on it by a ``WorkBudget``; see
+A caller that has other work than damage bounds the work on it by a ``WorkBudget``; see
 ``damage_search``.
 
-Plain blocking code without a lock: whoever reads while others append and the forwarder erases gets
-each record once, as it stands when it is read. Only the holder of the exclusive lock of a slot may
+Plain blocking code without a lock: a reader gets each record once, in its state when it is read,
+while others append and the forwarder erases. Only the holder of the exclusive lock of a slot may
 say ``final``.
 """
 
@@ -96,7 +96,7 @@ class SlotReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes behind ``position`` that were seen and are no whole record yet."""
+        """Bytes after ``position`` that were seen and are no whole record yet."""
         zeros_to = 0 if self._search is None else self._search.zeros_to
         return max(self._window.loaded_to, zeros_to) - self._window.position
 
@@ -111,11 +111,11 @@ class SlotReader:
         """Return the next pieces, in the order of the file.
 
         Args:
-            count_max: At most so many.
+            count_max: Most pieces.
             bytes_max: Stop after so many bytes of pending records and damage.
             settled: Every write that had begun at the last read is over: if the record at
-                ``position`` is still incomplete and a whole one is behind it, it is torn.
-            final: Nobody writes any more: what is no whole record is damage.
+                ``position`` is still incomplete and a whole one is after it, it is torn.
+            final: No writer is left: bytes that are no whole record are damage.
 
         Raises:
             SpoolFailedError: The file cannot be read, or is of another version.

@@ -113,7 +113,7 @@ class WorkBudget:
         self.left -= units
 
     def refill(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.left = self._units
 
 
@@ -206,7 +206,7 @@ class SlotWindow:
         self._descriptor = -1
 
     def load(self, whole_at: int | None = None) -> bool:
-        """Read on behind the data in memory; False: the file has no more.
+        """Read on after the data in memory; False: the file has no more.
 
         Args:
             whole_at: Where a record starts that is to be whole then; None: any bytes do.
@@ -248,7 +248,7 @@ class SlotWindow:
         return more
 
     def drop_passed(self, more: bytes = b"") -> None:
-        """Drop what is before ``position``, and add what was read behind the rest."""
+        """Drop the bytes before ``position``, and append the bytes that were read."""
         checksums, position = self._checksums, self.position
         base = max(self.base, position if checksums is None else checksums.floor(position))
         self._passed = self._bytes_before(base)
@@ -256,7 +256,7 @@ class SlotWindow:
         self.base = base
 
     def restart_behind_zeros(self) -> None:
-        """Drop all bytes: ``position`` is behind a run of zero bytes that was not kept."""
+        """Drop all bytes: ``position`` is after a run of zero bytes that was not kept."""
         self.data, self.base, self._passed = b"", self.position, bytes(CRC_BYTES)
         self._checksums = None
 
@@ -267,7 +267,7 @@ class SlotWindow:
         return self._checksums.is_right(data, self.base, at, end)
 
     def behind_hole(self, at: int) -> int:
-        """Return where the next bytes of the file are that are no hole: at or behind ``at``.
+        """Return where the next bytes of the file are that are no hole: from ``at`` on.
 
         Raises:
             SpoolFailedError: The file cannot be read.

@@ -141,7 +141,7 @@ def _refused(context: Context, entry: Entry, session: Hashable, request: Request
 def _change(
     context: Context, entry: Entry, value: bytes, request: Request, now: int
 ) -> str | Reply:
-    """Let the entry have another value, and return it."""
+    """Set the new value of an entry, and return it."""
     if context.read_only:
         return READ_ONLY
     context.store.set_value(entry, value)
@@ -184,7 +184,7 @@ def _create(context: Context, request: Request, now: int) -> Entry:
 
 
 def _number(value_type: int, data: bytes) -> _Number | None:
-    """Return the number that a value stands for; None: it is not the form of one."""
+    """Return the number in a value; None: it is not a number."""
     if value_type == _INTEGER and len(data) in _INTEGER_BYTES:
         return int.from_bytes(data, "big", signed=True)
     if value_type == _FLOAT and len(data) in _FLOATS:

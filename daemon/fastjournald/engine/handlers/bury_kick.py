@@ -98,7 +98,7 @@ def kick(
     if entries:
         if context.read_only:
             return READ_ONLY
-        # a kicked entry is written anew, as a whole
+        # a kicked entry is logged again as a whole
         cold = [entry for entry in entries if isinstance(entry.value, Cold)]
         missing = [entry for entry in cold if entry.job_id not in unreadable]
         if missing:

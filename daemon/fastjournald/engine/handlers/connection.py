@@ -24,7 +24,7 @@ _NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what
 
 
 def nop(context: Context, _session: Hashable, request: Request, _now: int) -> str | Reply:
-    """Do nothing, with success; with META tell the limits, which every client may know."""
+    """Do nothing, with success; with META return the limits, which need no rights."""
     if not request.flags & META:
         return ""
     limits = {"value_bytes_max": context.settings.value_bytes_max}
@@ -32,7 +32,7 @@ def nop(context: Context, _session: Hashable, request: Request, _now: int) -> st
 
 
 def auth(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
-    """Let the session do what its token gives; where no token is asked for, any will do."""
+    """Give the session the rights of its token; any token succeeds without authorization."""
     grants = context.grants
     if grants is None:
         return ""

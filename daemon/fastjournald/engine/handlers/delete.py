@@ -102,14 +102,14 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
 
 
 def _mark_deleted(context: Context, request: Request, now: int) -> str:
-    """Nothing stands under the key: leave a tombstone, or with OVERWRITE remove one."""
+    """Leave a tombstone for a key without an entry, or with OVERWRITE remove one."""
     tombstones = context.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
             context.journal.log.tombstone_erased(request.key, now)
         return ErrorCode.NOT_FOUND.value
     if context.read_only and request.flags & PERSIST:
-        # its record frees nothing, and whoever asks may name any number of keys
+        # its record frees nothing, and a client may name any number of keys
         return READ_ONLY
     persist = request.flags & PERSIST
     record_bytes = TOMBSTONE_RECORD_BYTES if persist else 0

@@ -1,15 +1,11 @@
 """DOMAINS, PAUSE, LIMIT, PURGE: handlers of requests about a whole domain.
 
-DOMAINS: list of the domains that hold anything, in byte order, page by page.
-
-A page costs what it shows: it begins with a search in the sorted names, and a token that covers few
-domains leads to these alone. It ends where it has as much work as a turn of the event loop may.
-
-PAUSE: deliver no job of a domain for a while.
-
-LIMIT: rate limit, concurrency limit, lease and attempts of a domain.
-
-PURGE: delete the entries of a domain that are not leased, some at a time.
+- DOMAINS lists the domains with entries, a pause or a limit, in byte order, page by page. The cost
+  of a page is in proportion to its size: it begins with a search in the sorted names, and a token
+  for few domains leads directly to these. A page ends after the work of one turn of the event loop.
+- PAUSE stops the deliveries of a domain for a while.
+- LIMIT sets rate limit, concurrency limit, lease and attempts of a domain.
+- PURGE deletes the entries of a domain that are not leased, some at a time.
 """
 
 from __future__ import annotations
@@ -84,7 +80,7 @@ def domains(context: Context, session: Hashable, request: Request, now: int) -> 
     for name in _names(context, session, prefix, start):
         pair = _pair(context, name, now)
         room -= PAIR_BYTES + len(name) + len(pair.value)
-        # behind the last pair there is room for a cursor with its name
+        # after the last pair there must be room for a cursor with its name
         if pairs and (len(pairs) == number_max or store.work > work_over or room <= len(name)):
             next_name = pairs[-1].key + b"\0"
             cursor_bytes = encode_cursor(Cursor(DOMAINS, count, next_name, prefix))
@@ -177,7 +173,7 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
     try:
         given = msgspec.structs.asdict(_decode(request.value))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # the second one comes of a name that is no UTF-8
+        # UnicodeDecodeError: a name in the object is not UTF-8
         return f"{ErrorCode.BAD_VALUE} {json_fault(request.value, error)}"
     store = context.store
     limits = store.rules.limits
@@ -203,7 +199,7 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
 
 
 def purge(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
-    """Delete the first entries in the order of work; the reply's ttl tells how many."""
+    """Delete the first entries in queue order; the ttl of the reply is their number."""
     name = request.key
     if not is_domain(name):
         return NOT_A_DOMAIN

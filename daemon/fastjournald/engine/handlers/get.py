@@ -1,8 +1,7 @@
 """GET of one key, and PEEK.
 
-GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan.
-
-PEEK: read the entries that NEXT would lease now, without a lease or any other change.
+GET of one key: probe, data, metadata, touch, lease. A GET of many keys becomes a scan. PEEK reads
+the entries that NEXT would lease now, without a lease or any other change.
 """
 
 from __future__ import annotations

@@ -28,18 +28,18 @@ from fastjournald.tables.key_table import TOMBSTONE_RECORD_BYTES
 
 
 def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:
-    """Put an entry under another primary key, and into the domain and queue that this one says.
+    """Move an entry to another primary key, and to the domain and queue of that key.
 
-    An entry that stood under that key stays in its queue: the caller removes it after this, so that
-    a domain that has something due all along keeps its turn. O(log n), and for a leased entry
-    O(entries under its token).
+    An entry that had that key stays in its queue: the caller removes it afterwards, so that a
+    domain that always has due entries keeps its turn. O(log n), and for a leased entry O(entries
+    with its token).
 
     Args:
-        store: Where it stands.
-        entry: Which; it keeps all but what its key says.
-        key: A primary key, or one under which nothing stands.
+        store: Store of the entry.
+        entry: The entry; only the fields in its key change.
+        key: A primary key, or a free key.
         timestamp: By the writer's clock.
-        now: The present.
+        now: Present instant.
     """
     if store.capture is not None:
         store.capture.take_renamed(entry)
@@ -99,7 +99,7 @@ _TOO_MANY_LINKS = (
 
 
 def link(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Let an entry stand under the second key too."""
+    """Add the second key as a further key of an entry."""
     key = request.second_key
     if not is_key(request.key):
         return BAD_KEY
@@ -136,7 +136,7 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
 
 
 def rename(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Give an entry another primary key; with OVERWRITE in the place of what stands there."""
+    """Give an entry another primary key; OVERWRITE replaces an entry that has it."""
     old, key, timestamp = request.key, request.second_key, request.timestamp
     if not is_key(old):
         return BAD_KEY

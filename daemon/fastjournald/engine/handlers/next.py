@@ -51,10 +51,10 @@ _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on
 
 
 class NextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a NEXT, the JSON object in its value."""
+    """Options of a NEXT: the JSON object in its value."""
 
     attempts: Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] = 0
-    """Failed attempts after which the lease lets an entry be buried; 0: no bound of its own."""
+    """Failed attempts after which the entry is buried, for this lease; 0: the default bound."""
 
 
 _NO_OPTIONS = NextOptions()
@@ -62,7 +62,7 @@ _decode_options = msgspec.json.Decoder(NextOptions).decode
 
 
 def options_of(request: Request) -> NextOptions | str:
-    """Return the options of a NEXT; or the error."""
+    """Return the options of a NEXT, or the error."""
     if request.value_type is None:
         return _NO_OPTIONS
     if request.value_type != ValueType.STRING:
@@ -72,7 +72,7 @@ def options_of(request: Request) -> NextOptions | str:
     try:
         return _decode_options(request.value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # the second one comes of a name that is no UTF-8
+        # UnicodeDecodeError: a name in the object is not UTF-8
         return f"{ErrorCode.BAD_VALUE} {error}"
 
 
@@ -83,7 +83,7 @@ def next_(
     now: int,
     unreadable: Unreadable = ALL_READABLE,
 ) -> str | Reply | DeliveringReply | Missing | None:
-    """Lease what is due; where nothing is, say when something will be, or wait for it."""
+    """Lease due entries. If there are none, wait or reply with the instant of the next one."""
     if not is_any_domain(request.key):
         return ANY_DOMAIN
     if request.value_type is not None:
@@ -112,12 +112,12 @@ def next_(
 
 
 def is_any_domain(name: bytes) -> bool:
-    """Whether a domain may have this name, or it is empty, which stands for any."""
+    """Whether this is a valid domain name, or empty for any domain."""
     return len(name) <= KEY_BYTES_MAX and b":" not in name
 
 
 def nothing_due(context: Context, request: Request) -> Reply:
-    """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
+    """Return the reply of a NEXT that found no due entry: the instant of the next one."""
     instant = context.store.scheduler.next_at(request.key)
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
@@ -125,7 +125,7 @@ def nothing_due(context: Context, request: Request) -> Reply:
 def next_work(
     context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
 ) -> Reply | DeliveringReply | Missing:
-    """Take what is due, up to the request's count and the reply's size; a reply: nothing is."""
+    """Lease or pop due entries, up to the count and the size of a reply; Reply: none is due."""
     entries = _take(context, request, now, unreadable)
     if entries is None:
         return Reply(error=SCARCE)
@@ -168,7 +168,7 @@ def next_work(
 def _take(
     context: Context, request: Request, now: int, unreadable: Unreadable
 ) -> list[Entry] | Missing | None:
-    """Take entries out of their queues, one a turn where any domain will do; None: too large."""
+    """Dequeue due entries, one per domain and turn; None: the first value is too large now."""
     store, rules = context.store, context.store.rules
     scheduler = store.scheduler
     turns = scheduler.round_robin.turns
@@ -215,10 +215,10 @@ def _take(
             first = domain
         entries.append(entry)
         if pops:
-            # its links go in ``Store.remove``
+            # ``Store.remove`` also removes its links
             store.work += len(entry.key) // WRITTEN_BYTES_A_UNIT + len(entry.links or ())
         elif entry.extra.starts >= workq.ATTEMPTS_MAX:
-            # it becomes a new job, for workq
+            # it becomes a new job in the workq log
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if not request.key and domain.has_ready and not domain.held:
             turns.move_to_end(domain.name)
@@ -226,9 +226,10 @@ def _take(
 
 
 def ends_batch(context: Context, request: Request, first: Domain, domain: Domain) -> bool:
-    """Whether a NEXT that took of ``first`` first ends before an entry of another domain.
+    """Whether the batch of a NEXT that began in ``first`` ends before an entry of ``domain``.
 
-    One token is the end of all leases of a reply: so it does where their lengths differ.
+    All leases of a reply have one token, which is their end. The batch ends at a domain with
+    another lease length.
     """
     if request.timeout or request.flags & OVERWRITE:
         return False
@@ -243,15 +244,15 @@ def _overhead(request: Request) -> int:
 def _missing(
     context: Context, request: Request, count: int, now: int, unreadable: Unreadable
 ) -> list[Entry]:
-    """Return those entries that would be taken now, and whose value is on disk only.
+    """Return the entries to take now whose value is only on disk (evicted).
 
-    If there are some, then also those that others who wait will take. One whose value cannot be
-    read is set aside, or it would stand in the way for ever.
+    If there are any, add those that other waiting requests will take. An entry whose value cannot
+    be read is buried: otherwise it blocks the queue.
     """
     store, flags = context.store, request.flags
     assert store.values is not None
     leases = not flags & OVERWRITE
-    # a popped entry may have to be restored, and its record is about to be dead
+    # a popped entry may be restored, and its record becomes dead with the pop
     needs = flags & DATA or not leases
     others = context.fetching + context.waiters.number_for(request.key)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
@@ -267,10 +268,10 @@ def _missing(
                 mine = at
             room -= len(entry.value)
             if at >= mine and (room < 0 or not missing):
-                # it would leave memory again before they come
+                # it would be evicted before the other requests take it
                 break
             if flags & DATA and len(entry.value) > context.value_bytes_ration:
-                # it is not delivered now
+                # too large to be delivered now
                 break
             if entry.is_missing(needs, leases=leases):
                 why_not = unreadable.get(entry.job_id)
@@ -280,17 +281,17 @@ def _missing(
                     missing.append(entry)
         if not lost:
             return missing
-        # all at once: each round looks at all that is upcoming
+        # bury all of them first: each round walks over all upcoming entries
         for entry, why_not in lost:
-            # a path in it may be no text
+            # a path in the reason may be no valid text
             reason = why_not.encode(errors="backslashreplace")
             context.jobs.bury(entry, reason[:REASON_BYTES_MAX], now)
 
 
 def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
-    """Yield what would be taken now, in order, without taking it; also of a paused domain.
+    """Yield the entries that NEXT would take now, in order; also those of a paused domain.
 
-    At most so many entries, and as much as fits the reply. O(1) for each.
+    At most ``count`` entries, and as many as fit into the reply. O(1) for each.
     """
     store = context.store
     if request.key:

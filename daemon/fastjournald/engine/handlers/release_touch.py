@@ -93,7 +93,7 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
 def _renew(
     context: Context, session: Hashable, entry: Entry, shown: int, deadline: int, now: int
 ) -> Reply:
-    """Let a lease end at the deadline; ``shown``: the token that the request proves it with."""
+    """Renew a lease until the deadline; ``shown``: the token that proves it."""
     token = context.tokens.issue([entry], deadline)
     context.jobs.extend(entry, token, session, now, shown=shown)
     context.journal.leases.extended(entry, now)
@@ -103,11 +103,11 @@ def _renew(
 def _repeated(
     context: Context, session: Hashable, request: Request, token: int, now: int
 ) -> str | Reply:
-    """Answer a TOUCH with the token before the last TOUCH, whose reply was lost.
+    """TOUCH is idempotent: answer a retry with the token before, after a lost reply.
 
-    It is carried out if the lease would end too early for it: success means that the lease lasts as
-    long as was asked for, at least. But the client has the token that stands if it hung up on this
-    connection, and had the answer on another one: so a late copy makes no other token.
+    The lease is renewed if it would end too early: success means that the lease lasts at least as
+    long as requested. If the client closed this connection, and got the answer on another one, it
+    has the current token: so a late copy of the request makes no new token.
     """
     entry = context.store.find(request.key)
     leases = context.store.leases
@@ -115,7 +115,7 @@ def _repeated(
         return ErrorCode.LEASE_LOST.value
     assert request.ttl is not None, "checked before"
     deadline = now + request.ttl
-    # the worker takes the end of its lease from the token: one that a step left behind would lie
+    # the worker reads the end of its lease in the token: a token before a clock step would be wrong
     lasts = deadline <= entry.token == entry.leased_until
     if lasts or context.has_hung_up(session):
         return Reply(timeout=entry.token)

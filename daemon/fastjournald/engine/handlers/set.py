@@ -1,10 +1,9 @@
-"""SET: precedence (last writer wins), takeover of the deduplication key (URI).
+"""SET and bulk SET: last writer wins; deduplication by URI (one waiting entry per URI).
 
-Bulk SET: those in a row, of one client or several, that put in new entries or move waiting ones.
-
-Each does what ``set_`` would do, with the same records and indexes. One that does more, or has to
-be refused, ends the bulk and goes to ``set_``: so the conditions here name what is usual. The rule
-of the SET that wins is that of ``cmdlog.format.endings``, for ``set_``, for this and for replay.
+Bulk SET carries out consecutive SETs, of one or several clients, that add new entries or replace
+waiting ones. Each has the same effect, records and indexes as ``set_``. The bulk ends before the
+first SET that does more or is refused, and ``set_`` carries that one out. The rule of precedence is
+``is_stale`` in ``cmdlog.format.endings``, for ``set_``, bulk SET and replay.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another
 
 
 class _Inherited(NamedTuple):
-    """Fields that an entry takes over from those in whose place it is set."""
+    """Fields that a new entry takes over from the entries that it replaces."""
 
     created: int
     arrival: int
@@ -53,27 +52,27 @@ class _Inherited(NamedTuple):
     links: list[bytes] | None
     token_before: int
     waiting: Entry | None
-    """The entry for the same resource that waited so far; None: none did."""
+    """The waiting entry of the same URI; None: there was none."""
 
 
 class _Met(NamedTuple):
-    """Entries and tombstone that a SET meets under its keys; one of the three is there at least."""
+    """Entries and tombstone under the keys of a SET; at least one of the three is present."""
 
     standing: Entry | None
-    """The entry under its key."""
+    """Entry under its key."""
     holder: Entry | None
-    """Another one under its URI."""
+    """Another entry under its URI."""
     deleted: int | None
     """Timestamp of the tombstone under its key."""
 
 
 def set_(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Set key to value; a second key is the resource, which has one waiting entry at most."""
+    """Set a key to a value. The second key is the URI, which has at most one waiting entry."""
     store = context.store
     key, uri, flags = request.key, request.second_key, request.flags
     standing = store.find(key)
     if standing is not None and standing.timestamp == request.timestamp and standing.key == key:
-        # a repeat: it was carried out already
+        # idempotent: a repeated SET was carried out before
         return _listen(context, session, request) if flags & LISTEN else ""
     refused = validate(request)
     if refused:
@@ -109,19 +108,19 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         )
         context.journal.stored(entry, now, erases=erases)
         note_superseded(context, (entry,))
-    # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
-    # one whose only page is reported over and over is not put off for ever.
+    # Insert the new entry before the old one is removed: the domain never becomes empty, so it
+    # keeps its turn. Otherwise a domain whose only page is reported often never gets a turn.
     store.insert(entry, now)
     if met is not None:
         _remove_replaced(store, request, met, now)
     if flags & LISTEN:
-        # the change that this was is its own reply
+        # the reply reports this change: no notification
         context.subscriptions.begin(session, request.identifier, key)
     return ""
 
 
 def _listen(context: Context, session: Hashable, request: Request) -> str:
-    """Listen to the key, for a SET that was carried out already."""
+    """Subscribe to the key of a SET that was carried out before."""
     refused = context.subscriptions.refuses(session, request.identifier, request.key)
     if not refused:
         context.subscriptions.begin(session, request.identifier, request.key)
@@ -129,7 +128,7 @@ def _listen(context: Context, session: Hashable, request: Request) -> str:
 
 
 def validate(request: Request) -> str:
-    """Return what is wrong with the arguments of a SET; empty: nothing."""
+    """Return the error in the arguments of a SET; empty: none."""
     key, uri, value_type = request.key, request.second_key, request.value_type
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -146,7 +145,7 @@ def validate(request: Request) -> str:
 
 
 def _precedence(context: Context, session: Hashable, request: Request, met: _Met, now: int) -> str:
-    """Return why a SET does not win over what stands there; empty: it does."""
+    """Return why a SET loses against the existing entries or tombstone; empty: it wins."""
     standing, holder, deleted = met
     timestamp, store = request.timestamp, context.store
     if store.locked:
@@ -171,7 +170,7 @@ def _precedence(context: Context, session: Hashable, request: Request, met: _Met
 
 
 def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inherited:
-    """Take the key of one entry and the URI of another; return what the new one inherits."""
+    """Take over the key of one entry and the URI of another; return the inherited fields."""
     standing, holder, _ = met
     uri = request.second_key
     created, waiting = now, None
@@ -193,7 +192,7 @@ def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inhe
 def _inherited_keys(
     store: Store, standing: Entry, uri: bytes | None
 ) -> tuple[list[bytes] | None, bytes | None]:
-    """Return links and URI of the entry that a SET with OVERWRITE puts in the place of another."""
+    """Return the links and the URI of an entry that replaces another by SET with OVERWRITE."""
 
     def kept(key: bytes) -> bool:
         return key != uri and (not standing.superseded or store.find(key) is standing)
@@ -205,7 +204,7 @@ def _inherited_keys(
 
 
 def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> None:
-    """Remove the entries in whose place the new one stands."""
+    """Remove the entries that the new one replaces."""
     standing, holder, _ = met
     how = REPLACED + 1 if request.flags & PERSIST else REPLACED_UNLOGGED
     if standing is not None:
@@ -218,7 +217,7 @@ def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> Non
 
 
 def _build(context: Context, request: Request, inherited: _Inherited | None, now: int) -> Entry:
-    """Return the entry that a SET puts in."""
+    """Return the new entry of a SET."""
     store, key = context.store, request.key
     if inherited is None:
         created, uri, links, token_before, waiting = now, request.second_key, None, 0, None
@@ -254,10 +253,10 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
 
 
 def note_superseded(context: Context, entries: Iterable[Entry]) -> None:
-    """Note that the records of new entries take their URIs from entries that are worked on.
+    """Log that new entries take over the URIs of leased entries.
 
-    It may be another one that had a URI until now, which is not persistent: the log has the URI
-    with the one that is worked on.
+    An entry that is not persistent may have had the URI until now. In the log the leased entry has
+    it.
     """
     store = context.store
     if not store.leased_uris:
@@ -270,7 +269,7 @@ def note_superseded(context: Context, entries: Iterable[Entry]) -> None:
 
 
 def place_of(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
-    """Return the domain of an entry with this primary key, its priority and its instant."""
+    """Return the domain, the priority and the due time (not before) in a primary key."""
     parts = split_journal_key(key)
     if parts is None:
         return scheduler.plain, 0, 0
@@ -279,7 +278,7 @@ def place_of(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
 
 
 def postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
-    """Return when work may start that puts off a waiting entry, and when that was first due."""
+    """Return the due time of an entry that postpones a waiting one, and the first due time."""
     postpone = context.settings.postpone_us_max
     if waiting.state not in (_READY, _DELAYED):
         return not_before, 0
@@ -287,7 +286,7 @@ def postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tu
     if not postpone:
         return not_before, first_due
     if not_before - now > postpone:
-        # so long a delay is meant: from there a new chain begins
+        # so long a delay is intended: the bound counts from the new due time
         return not_before, 0
     return min(not_before, first_due + postpone), first_due
 
@@ -295,9 +294,10 @@ def postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tu
 def set_waiting(
     context: Context, requests: Iterable[Request], now: int, grant: Grant | None
 ) -> int:
-    """Bulk insert: carry out SETs that put in new entries or move waiting ones; return how many.
+    """Bulk insert: carry out SETs that add entries or replace waiting ones; return how many.
 
-    It ends before the first that does more or has to be refused: ``set_`` does that.
+    It ends before the first SET that does more or is refused; the caller passes that one to
+    ``set_``.
     """
     store = context.store
     if context.read_only:
@@ -342,7 +342,7 @@ def set_waiting(
                 _note(changes, key, uri, holder)
             else:
                 changes.passed += 1
-        # at once: the next one may have the same keys
+        # at once: the next request may have the same keys
         add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)
         if flags & PERSIST:
@@ -360,7 +360,7 @@ def set_waiting(
 
 
 def _note(changes: ChangeSet, key: bytes, uri: bytes | None, holder: Entry | None) -> None:
-    """Note the keys that an entry takes, of which another one may hold the URI and goes."""
+    """Note the changed keys of a new entry, and of the holder of its URI that it replaces."""
     owner = None if holder is None else holder.key
     if owner is not None:
         changes.note(owner, owner)
@@ -370,20 +370,19 @@ def _note(changes: ChangeSet, key: bytes, uri: bytes | None, holder: Entry | Non
 
 
 def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry | None:
-    """Return the entry that takes the URI of a waiting one in the same domain.
+    """Return the entry that replaces a waiting one with the same URI in the same domain.
 
-    None: the SET does more than that, or the turn of the domain depends on the order in which
-    entries come and go.
+    None: the SET does more, or the domain's turn depends on the order of insert and remove.
     """
     state, domain = holder.state, holder.domain
     _, _, _, standing_timestamp, created, _ = unpack_facts(holder.facts)
     if (
         state not in (_READY, _DELAYED)
         or holder.key in context.store.locked
-        # it can be found under no other key that a SET may take
+        # links are further keys that a SET could take
         or holder.extra.links
         or holder.key == request.second_key
-        # as ``is_stale`` of the holder, without a call (tests.bench.bench_instructions)
+        # same as ``is_stale`` of the holder, without a call (tests.bench.bench_instructions)
         or request.timestamp < standing_timestamp
         or (holder.run is not None and not request.flags & PERSIST)
         or (parts := split_journal_key(request.key)) is None

@@ -1,9 +1,7 @@
 """STATS: figures of the daemon, of a domain, or of an entry.
 
-Backlog age: time since the oldest unleased entry became due. Pure.
-
-An entry is due since the instant in its key or the end of its delay; one that names no instant (0)
-since it was created.
+One of them is the backlog age: the time since the oldest unleased entry became due. An entry is due
+since the due time in its key or the end of its delay; without a due time (0) since it was created.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
 
 def stats(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
-    """Tell about the daemon, a domain, or with DATA an entry: one pair, a JSON object."""
+    """Return the figures of the daemon, a domain, or with DATA an entry: a JSON object."""
     key = request.key
     facts: dict[str, object]
     if request.flags & DATA:
@@ -117,7 +115,7 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
 
 
 def about_daemon(store: Store, now: int) -> dict[str, object]:
-    """Return what STATS tells about the entries of the daemon."""
+    """Return the figures of STATS for all entries of the daemon."""
     counts = store.counts()
     oldest = oldest_due_anywhere(store, OLDEST_DUE_LOOKS_MAX)
     return {
@@ -133,7 +131,7 @@ def about_daemon(store: Store, now: int) -> dict[str, object]:
 
 
 def _totals(context: Context) -> dict[str, int]:
-    """Return totals since the start of the daemon, of which others make rates."""
+    """Return totals since the start of the daemon, for rates."""
     requests = context.counters.requests
     return {
         "requests": sum(requests.values()),
@@ -150,7 +148,7 @@ class WorkerRow(msgspec.Struct, gc=False):
     name: str
     connected: bool
     waiting: int
-    """NEXTs of it that wait for work."""
+    """Its NEXTs that wait for work."""
     worked_on: int = 0
     since_us: int = 0
     """Begin of the first of its leases; 0: it has none, or one from before the start."""
@@ -203,7 +201,7 @@ def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
 
 
 def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
-    """Return what STATS tells about a domain; at most 512 binary searches."""
+    """Return the figures of STATS for a domain; at most 512 binary searches."""
     store = context.store
     domain = store.scheduler.domains.get(name)
     limit = store.rules.limits.of(name)
@@ -252,7 +250,7 @@ def _about_key(
 
 
 def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
-    """Return what STATS tells about an entry."""
+    """Return the figures of STATS for an entry."""
     lock = store.locks.held(entry.key, now)
     error = entry.extra.error
     segment, offset = unpack_position(entry.position)

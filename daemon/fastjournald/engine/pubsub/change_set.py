@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fastjournald.tables.signals import CHANGES, Signals
 
 PENDING_BYTES = 250
-"""Memory of a key that waits to be matched, besides its bytes."""
+"""Memory of a key that waits to be matched, without its bytes."""
 
 
 class ChangedKey(NamedTuple):
@@ -23,7 +23,7 @@ class ChangedKey(NamedTuple):
     number: int
     """Number of its last change."""
     owner: bytes | None
-    """Primary key of what stood there before the first change; None: nothing did."""
+    """Primary key of the entry before the first change; None: there was none."""
 
     @property
     def pending_bytes(self) -> int:
@@ -39,7 +39,7 @@ class ChangeSet:
     """Changed keys, in the order of their first change.
 
     Args:
-        signals: Told that there are some.
+        signals: Set when there are some.
     """
 
     __slots__ = ("_keys", "bytes", "last", "only", "passed", "signals", "wanted")
@@ -48,13 +48,13 @@ class ChangeSet:
         self.signals = signals
         self._keys: OrderedDict[bytes, tuple[int, bytes | None]] = OrderedDict()
         self.bytes = 0
-        """Memory that they take."""
+        """Memory of the tombstones."""
         self.last = 0
         """Number of the last change; each has the next one."""
         self.wanted = False
-        """Whether there are subscriptions, which set this: else nobody has to note a change."""
+        """Whether there are subscriptions; they set it. If False, no change is noted."""
         self.only: Container[bytes] | None = None
-        """The keys that alone are noted, as nobody listens to ranges; None: all are."""
+        """Only these keys are noted, if there is no subscription to a range; None: all keys."""
         self.passed = 0
         """Changes so far that were not noted."""
 
@@ -62,11 +62,11 @@ class ChangeSet:
         return len(self._keys)
 
     def note(self, key: bytes, owner: bytes | None) -> None:
-        """Note that a key came, went or has a new value. O(1).
+        """Note that a key was added or removed, or has a new value. O(1).
 
         Args:
-            key: It.
-            owner: Primary key of what stood there before; None: nothing did.
+            key: The key.
+            owner: Primary key of the entry before; None: there was none.
         """
         only = self.only
         if only is not None and key not in only:
@@ -87,7 +87,7 @@ class ChangeSet:
         self.bytes = 0
 
     def pop(self) -> ChangedKey:
-        """Take out the key that has waited longest. O(1)."""
+        """Remove and return the key that has waited longest. O(1)."""
         key, (number, owner) = self._keys.popitem(last=False)
         self.bytes -= _pending_bytes(key, owner)
         return ChangedKey(key, number, owner)

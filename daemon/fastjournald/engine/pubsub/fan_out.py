@@ -1,19 +1,16 @@
-"""Fan-out: matches changed keys with subscriptions, within a budget. Pure.
+"""Fan-out: matches changed keys with subscriptions, in slices and within a budget. Pure.
 
-Fan-out by indexes: finds the subscriptions that changed keys concern, in slices. Pure.
+``FanOut`` finds the subscriptions to a changed key in the indexes.
 
-Matching budget: work that the subscriptions of a session may cost. Pure.
-
-All work for a session is a debt: hits of the indexes, matches of its expressions, notifications.
-Each change that is matched pays back a share of it. So does a part of what the daemon does besides:
-its work for requests, counted, and the time in which it waits for some. How fast the machine is
-does not count. The debt outlives pauses, so a client that writes in windows, and waits for each, is
+The matching budget bounds the work for a session. All work for a session is a debt: hits of the
+indexes, matches of its expressions, notifications. Each matched change pays back a share of it. The
+daemon's work for requests and its idle time pay back a share too, independent of the speed of the
+machine. The debt outlives pauses, so a client that writes in windows, and waits for each, is
 protected as well. A session whose debt becomes too large loses its subscriptions and gets an error.
 
-Fan-out by expressions: sessions take turns, and long matches go to a thread. Pure.
-
-A costly expression delays only the session that asked for it: each session has a queue of its own,
-and a session whose next match may take long waits for a thread (``LongMatch``), if there is one.
+Expressions are matched by session, in turns: each session has a queue of its own, so a costly
+expression delays only its own session. A session whose next match may take long waits for a thread
+(``LongMatch``), if there is one.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ from fastjournald.engine.pubsub.subscription import (
 from fastjournald.tables.interval_index import FIRST, Bounds
 
 ENDED_AT_A_TIME = 2
-"""Sessions whose subscriptions end in one go, where too many changes wait,"""
+"""Sessions whose subscriptions end in one pass if too many changes wait,"""
 
 ENDED_EACH = 1000
 """after each so many changes that are matched meanwhile."""
@@ -115,7 +112,7 @@ class ExpressionFanOut:
         self.bytes = 0
         """Memory of the keys of all."""
         self.defers_long = False
-        """Whether matches that take long are left to whoever asks for the ``next_long``."""
+        """Whether long matches are deferred to the caller of ``next_long``."""
 
     def __len__(self) -> int:
         """How many sessions have matches to be done here."""
@@ -127,7 +124,7 @@ class ExpressionFanOut:
         return not self._ready and not self._long
 
     def add(self, subscriber: Subscriber, search: ExpressionSearch, change: ChangedKey) -> None:
-        """Let a changed key wait for a search of a session. O(1)."""
+        """Queue a changed key for a search of a session. O(1)."""
         added = subscriber.expressions.add(search, change)
         if added:
             self.bytes += added
@@ -193,7 +190,7 @@ class ExpressionFanOut:
         return LongMatch(subscriber, *subscriber.expressions.long_match())
 
     def take_long(self, match: LongMatch, found: list[list[int]]) -> None:
-        """Go on with the results of long matches, if anybody still waits for them."""
+        """Continue with the results of long matches, if their session still exists."""
         subscriber = match.subscriber
         if subscriber in self._long:
             del self._long[subscriber]
@@ -218,7 +215,7 @@ class FanOut:
     Args:
         changes: Changed keys.
         index: Subscriptions.
-        budget: Told of each change.
+        budget: Counts each change.
     """
 
     def __init__(self, changes: ChangeSet, index: SubscriptionIndex, budget: MatchBudget) -> None:
@@ -228,7 +225,7 @@ class FanOut:
         self._change: ChangedKey | None = None
         """The change that is being matched."""
         self._left: Iterator[Hit] = iter(())
-        """Hits of it that are not dealt with yet."""
+        """Its hits that are not handled yet."""
         self._behind: Bounds | None = FIRST
         """The last range that was found for it; None: there are no more."""
 

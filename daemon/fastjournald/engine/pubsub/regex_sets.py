@@ -1,8 +1,8 @@
 """Expressions of subscriptions, matched many at a time by RE2's sets; equal sets are shared. Pure.
 
-A set has one automaton for all of its expressions, which looks at a key once. Its memory is bounded
-when it is made, and it never needs more: what does not fit is made anew. A set is kept small: one
-match of a long key takes no longer than that of the largest single expression.
+A set has one automaton for all of its expressions, which reads a key once. Its memory is bounded
+when it is compiled, and does not grow. A changed set is compiled again. A set is small: one match
+of a long key takes no longer than that of the largest single expression.
 
 All expressions of a `Search` are about the same range of keys, for one session.
 """
@@ -65,7 +65,7 @@ class CompiledSet:
                 self._set = made
 
     def work(self, key: bytes) -> int:
-        """Return in how many steps ``search`` looks at a key, at the most."""
+        """Return the largest number of steps of ``search`` for a key."""
         return (
             1
             if key is self._key and self.users > 1
@@ -118,7 +118,7 @@ class CompiledSets:
         return compiled
 
     def release(self, compiled: CompiledSet) -> None:
-        """One user of a set is gone; the last one takes it along."""
+        """Count one user of a set less; the last one removes the set."""
         compiled.users -= 1
         if not compiled.users:
             del self._sets[compiled.expressions]
@@ -144,7 +144,7 @@ class Part(Generic[T]):
         return [one for at in compiled.search(key, found) for one in self.members[expressions[at]]]
 
     def compile(self, sets: CompiledSets) -> None:
-        """Make the set of the members anew, as they have changed."""
+        """Compile the set of the members again, after they changed."""
         before = self.compiled
         self.compiled = (
             sets.take(tuple(self.members), sum(self.instructions.values()))
@@ -168,14 +168,14 @@ class SetSearch(Generic[T]):
     def __init__(self, session: Hashable, sets: CompiledSets) -> None:
         self.session = session
         self.live = True
-        """Somebody waits for it; else it has only to be ``clear``ed."""
+        """Not retired; a retired search must only be ``clear``ed."""
         self.parts: list[Part[T]] = []
         self._part_of: dict[bytes, Part[T]] = {}
         self._sets = sets
         self._instructions = 0
 
     def work(self, key: bytes) -> int:
-        """Return in how many steps all expressions look at a key, at the most. O(1)."""
+        """Return the largest number of steps of all expressions for a key. O(1)."""
         return len(self.parts) + self._instructions * len(key) // INSTRUCTIONS_A_STEP
 
     def found_in(self, key: bytes) -> list[T]:
@@ -186,7 +186,7 @@ class SetSearch(Generic[T]):
         return self.live and bool(self.parts)
 
     def add(self, expression: bytes, instructions: int, one: T) -> None:
-        """Search for one more expression; it goes where there is room, which is made anew."""
+        """Add an expression to a set with room, which is compiled again."""
         part = self._part_of.get(expression)
         if part is not None:
             part.members[expression][one] = None

@@ -1,15 +1,12 @@
-"""Subscriber: a session with its subscriptions, pending matches and notifications. Pure.
+"""Subscriber: a session with its subscriptions, match queue, notification queue and bounds. Pure.
 
-Expression queue: changed keys that wait for the expressions of one session. Pure.
+Changed keys wait in the match queue for the expressions of the session.
 
-Notification queue of a session, and delivery dedupe. Pure.
+A pending notification is a subscription and a key, without a value: the current value is read when
+the notification is delivered. So changes that are faster than the client's reads become one
+notification. A notification that shows a later change already is not repeated (delivery dedupe).
 
-A pending notification is a subscription and a key, no value: what stands there is looked up when it
-is delivered, so changes that follow faster than a client reads are one notification.
-
-Deliveries: the notification queues of all sessions, and their bounds. Pure.
-
-Limits of subscriptions, in number and bytes, for a connection and for all. Pure.
+Queues and subscriptions are bounded in number and bytes, for a connection and for all.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ _Item: TypeAlias = tuple[ExpressionSearch, bytes]
 
 
 class ExpressionQueue:
-    """Searches and the keys that they have not looked at yet, the next one first."""
+    """Searches and the keys that they have not examined yet, the next one first."""
 
     __slots__ = ("_found", "_found_in", "_items", "_parts", "bytes", "thread_work", "waits_long")
 
@@ -59,7 +56,7 @@ class ExpressionQueue:
         self.waits_long = False
         """Whether the next match takes long, and its result is not there."""
         self.thread_work = 0
-        """Work of long matches for which nobody was charged so far."""
+        """Work of long matches that was not charged so far."""
         self._found: dict[CompiledSet, list[int]] = {}
         """Results of long matches,"""
         self._found_in = b""
@@ -69,7 +66,7 @@ class ExpressionQueue:
         return len(self._items)
 
     def add(self, search: ExpressionSearch, change: ChangedKey) -> int:
-        """Let a changed key wait for a search; return by how many bytes this adds. O(1)."""
+        """Queue a changed key for a search; return the added bytes. O(1)."""
         item = search, change.key
         waiting = self._items.get(item)
         if waiting is None:
@@ -153,13 +150,13 @@ class ExpressionQueue:
         self.thread_work += sum(compiled.work(key) for compiled in found)
 
     def check(self) -> None:
-        """Assert that the bytes are right. O(n), for tests."""
+        """Assert that the byte counts are right. O(n), for tests."""
         assert self.bytes == sum(change.pending_bytes for change in self._items.values())
         assert all(key == change.key for (_, key), change in self._items.items())
 
 
 NOTIFICATION_BYTES = 190
-"""Memory of a pending notification, besides its key."""
+"""Memory of a pending notification, without its key."""
 
 EARLY_DELIVERY_BYTES = 250
 """Memory of the record of a key that was delivered before it was matched."""
@@ -175,7 +172,7 @@ class NotificationQueue:
     def __init__(self) -> None:
         self._items: OrderedDict[Item, None] = OrderedDict()
         self.bytes = 0
-        """Memory that they take."""
+        """Memory of the tombstones."""
         self.ended: dict[int, None] = {}
         """Identifiers of subscriptions that ended because they cost too much; an error is due."""
 
@@ -200,7 +197,7 @@ class NotificationQueue:
         return item
 
     def pop_ended(self) -> int | None:
-        """Take out the identifier of a subscription that has ended; None: none has. O(1)."""
+        """Remove and return the identifier of an ended subscription; None: there is none. O(1)."""
         if not self.ended:
             return None
         identifier = next(iter(self.ended))
@@ -212,7 +209,7 @@ class NotificationQueue:
         return list(islice((key for one, key in self._items if one.live), number_max))
 
     def check(self) -> None:
-        """Assert that the bytes are right. O(n), for tests."""
+        """Assert that the byte counts are right. O(n), for tests."""
         assert self.bytes == sum(len(key) + NOTIFICATION_BYTES for _, key in self._items)
 
 
@@ -226,7 +223,7 @@ class EarlyDeliveries:
         self._numbers: dict[Item, int] = {}
         """To the number of the last change that was shown."""
         self.bytes = 0
-        """Memory that they take."""
+        """Memory of the tombstones."""
 
     def __contains__(self, item: Item) -> bool:
         return item in self._numbers
@@ -255,7 +252,7 @@ class EarlyDeliveries:
         self.bytes = 0
 
     def check(self) -> None:
-        """Assert that the bytes are right. O(n), for tests."""
+        """Assert that the byte counts are right. O(n), for tests."""
         assert self.bytes == sum(len(key) + EARLY_DELIVERY_BYTES for _, key in self._numbers)
 
 
@@ -307,7 +304,7 @@ class Deliveries:
         return None
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Drop the notifications of a session that is gone. O(1)."""
+        """Drop the notifications of a closed session. O(1)."""
         self._bytes -= subscriber.notifications.bytes
 
     def take_woken(self) -> list[Hashable]:
@@ -318,12 +315,12 @@ class Deliveries:
     def next(
         self, subscriber: Subscriber, number_of: Callable[[Subscription, bytes], int]
     ) -> tuple[int, bytes] | None:
-        """Take the oldest notification of a session: its identifier, and the key.
+        """Remove and return the oldest notification of a session: its identifier, and the key.
 
         Args:
             subscriber: The session.
-            number_of: Tells the number of a key's last change that waits to be matched with a
-                subscription, 0: none does. This notification shows it already.
+            number_of: Returns the number of a key's last change that is not yet matched with a
+                subscription, 0: none. This notification shows it already.
         """
         queue = subscriber.notifications
         before = queue.bytes
@@ -339,16 +336,16 @@ class Deliveries:
         return item[0].identifier, item[1]
 
     def check(self, subscribers: list[Subscriber]) -> None:
-        """Assert that the bytes are right. O(n), for tests."""
+        """Assert that the byte counts are right. O(n), for tests."""
         self.early.check()
         assert self._bytes == sum(subscriber.notifications.bytes for subscriber in subscribers)
 
 
 class Subscriber:
-    """One session that listens.
+    """One session with subscriptions.
 
     Args:
-        session: Stands for the connection.
+        session: Key of the session.
     """
 
     __slots__ = (

@@ -1,10 +1,8 @@
 """Subscription of one LISTEN request, and the index of all subscriptions by key. Pure.
 
-Subscription index: which subscriptions a key concerns. Pure.
-
-Single keys are in a dictionary, ranges in an interval index, and there also the searches for the
-expressions of a session, by the range that these are about. A range that nobody listens to any more
-is swept out later, a few at a time: a connection may leave a thousand behind.
+Single keys are in a dictionary, ranges in an interval index. The interval index also has the
+searches for the expressions of a session, by the range of their keys. Ranges without subscriptions
+are removed later, a few at a time: a closed connection may have had a thousand.
 
 n is the number of ranges.
 """
@@ -21,17 +19,17 @@ from fastjournald.engine.pubsub.regex_sets import SetSearch, memory_of
 from fastjournald.tables.interval_index import Bounds, Intervals
 
 SUBSCRIPTION_BYTES = 410
-"""Memory of a subscription, besides its keys and its expression."""
+"""Memory of a subscription without its keys and its expression."""
 
 RANGE_BYTES = 260
-"""Memory of a range in the index, besides its bounds."""
+"""Memory of a range in the index without its bounds."""
 
 SEARCH_BYTES = 2000
-"""Memory of the expressions of a session about one range, besides what is compiled."""
+"""Memory of the expressions of a session for one range, without the compiled programs."""
 
 
 class FilterText(NamedTuple):
-    """A key filter without anything compiled."""
+    """A key filter that is not compiled."""
 
     start: bytes
     stop: bytes | None
@@ -44,17 +42,17 @@ About: TypeAlias = bytes | KeyFilter | FilterText
 
 
 class Subscription:
-    """One subscription; of no more use once it is not ``live``."""
+    """One subscription; it is ignored when it is not ``live``."""
 
     __slots__ = ("identifier", "key", "keys", "live", "session", "since")
 
     def __init__(self, session: Hashable, identifier: int, about: About, since: int) -> None:
         self.session = session
         self.identifier = identifier
-        """Identifier of the request, which its notifications bear."""
+        """Identifier of the LISTEN request, which its notifications have."""
         self.key = about if isinstance(about, bytes) else None
         self.keys: FilterText | None = None
-        """The filter, where it is not about one key."""
+        """The filter; None: a single key."""
         if not isinstance(about, bytes):
             self.keys = FilterText(about.start, about.stop, about.expression, about.instructions)
         self.since = since
@@ -63,7 +61,7 @@ class Subscription:
 
     @property
     def about(self) -> bytes | FilterText:
-        """Key or filter."""
+        """Its key or filter."""
         if self.key is not None:
             return self.key
         assert self.keys is not None
@@ -74,7 +72,7 @@ ExpressionSearch: TypeAlias = SetSearch[Subscription]
 
 
 def own_bytes(about: About) -> int:
-    """Return the memory of a subscription, besides what it may share with others."""
+    """Return the memory of a subscription, without parts that others may share."""
     if isinstance(about, bytes):
         return SUBSCRIPTION_BYTES + len(about)
     size = SUBSCRIPTION_BYTES + RANGE_BYTES + len(about.start) + len(about.stop or b"")
@@ -82,32 +80,32 @@ def own_bytes(about: About) -> int:
 
 
 def full_bytes(about: About) -> int:
-    """Return the memory of a subscription, with its expression compiled for itself alone."""
+    """Return the memory of a subscription, with a compiled expression of its own."""
     if isinstance(about, bytes) or about.expression is None:
         return own_bytes(about)
     return own_bytes(about) + memory_of(about.instructions)
 
 
 RANGES_AT_A_TIME = 100
-"""Ranges that the interval index is asked for in one go."""
+"""Ranges that one query of the interval index returns."""
 
 Hit: TypeAlias = Subscription | ExpressionSearch
-"""A subscription that a key concerns, or a search that finds out which ones it does."""
+"""A subscription that a key matches, or a search that finds such subscriptions."""
 
 
 class SubscriptionIndex:
-    """Subscriptions by the keys that they are about."""
+    """Subscriptions by their keys and ranges."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, dict[Subscription, None]] = {}
         self._ranges: Intervals[Hit] = Intervals()
         self.retired: deque[tuple[bytes, bytes | None, Hit]] = deque()
-        """Ranges that stand in the index for nobody any more."""
+        """Ranges in the index that have no subscription any more."""
         self.bytes = 0
-        """Memory of the subscriptions in it and of their places, but for compiled expressions."""
+        """Memory of the subscriptions and their index items, without compiled expressions."""
 
     def add(self, one: Subscription) -> None:
-        """Add a subscription, but for its expression: that is its search's. O(log n)."""
+        """Add a subscription; its expression is added to its search. O(log n)."""
         self.bytes += own_bytes(one.about)
         if one.key is not None:
             self._by_key.setdefault(one.key, {})[one] = None
@@ -115,7 +113,7 @@ class SubscriptionIndex:
             self._ranges.add(one.keys.start, one.keys.stop, one)
 
     def retire(self, one: Subscription) -> None:
-        """Let a subscription be found no more. O(1)."""
+        """Remove a subscription from lookups; its range is removed later. O(1)."""
         one.live = False
         if one.keys is not None and one.keys.expression is None:
             self.retired.append((one.keys.start, one.keys.stop, one))
@@ -128,16 +126,16 @@ class SubscriptionIndex:
                 del self._by_key[one.key]
 
     def add_search(self, start: bytes, stop: bytes | None, search: ExpressionSearch) -> None:
-        """Add a search that is about the keys of a range. O(log n)."""
+        """Add a search for the keys of a range. O(log n)."""
         self._ranges.add(start, stop, search)
 
     def retire_search(self, start: bytes, stop: bytes | None, search: ExpressionSearch) -> None:
-        """Let a search be found no more. O(1)."""
+        """Remove a search from lookups; its range is removed later. O(1)."""
         search.live = False
         self.retired.append((start, stop, search))
 
     def sweep(self, number_max: int) -> None:
-        """Take retired ranges out, at most so many. O(log n) each."""
+        """Remove retired ranges, at most ``number_max``. O(log n) each."""
         for _ in range(min(number_max, len(self.retired))):
             start, stop, hit = self.retired.popleft()
             self._ranges.remove(start, stop, hit)
@@ -147,7 +145,7 @@ class SubscriptionIndex:
                 hit.clear()
 
     def clear(self) -> None:
-        """Drop all that was retired: no subscription is left. O(n)."""
+        """Remove all retired ranges: no subscription is left. O(n)."""
         for _, _, hit in self.retired:
             if not isinstance(hit, Subscription):
                 hit.clear()
@@ -157,29 +155,29 @@ class SubscriptionIndex:
 
     @property
     def only(self) -> dict[bytes, dict[Subscription, None]] | None:
-        """The single keys in it, which may change later; None: there are ranges too. O(1)."""
+        """The single keys, which may change later; None: there are ranges too. O(1)."""
         return None if self._ranges else self._by_key
 
     # --- looking up -----------------------------------------------------------------------------
 
     def of_key(self, key: bytes) -> tuple[Subscription, ...]:
-        """Return the subscriptions to just this key. O(their number)."""
+        """Return the subscriptions to exactly this key. O(their number)."""
         return tuple(self._by_key.get(key, ()))
 
     def next_ranges(self, key: bytes, behind: Bounds) -> tuple[Iterator[Hit], Bounds | None, int]:
-        """Return what stands under the next ranges that a key is in. O(log n + ranges).
+        """Return the items of the next ranges that contain a key. O(log n + ranges).
 
         Args:
-            key: It.
-            behind: Bounds of the last range that was found for it, or ``FIRST``.
+            key: The key.
+            behind: Bounds of the last range found for it, or ``FIRST``.
 
         Returns:
-            Subscriptions under them; the bounds of the last of them, None: there are no more; and
-            the number of steps.
+            Their items; the bounds of the last of them, None: there are no more; and the number of
+            steps.
         """
         before = self._ranges.looks
         ranges = self._ranges.stab(key, behind, RANGES_AT_A_TIME)
-        # each range when its turn comes: a hundred thousand may listen to one
+        # each range in its turn: a hundred thousand may subscribe to one
         hits = chain.from_iterable(map(tuple, (items for _, items in ranges)))
         last = None if len(ranges) < RANGES_AT_A_TIME else ranges[-1][0]
         return hits, last, self._ranges.looks - before
@@ -187,7 +185,7 @@ class SubscriptionIndex:
     def check(
         self, live: list[Subscription], searches: set[tuple[bytes, bytes | None, Hit]]
     ) -> None:
-        """Assert that it holds these subscriptions and searches, and what retired. O(n)."""
+        """Assert that it has these subscriptions and searches, and the retired ones. O(n)."""
         wide = searches | {
             (one.keys.start, one.keys.stop, one)
             for one in live

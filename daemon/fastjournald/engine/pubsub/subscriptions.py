@@ -32,7 +32,7 @@ from fastjournald.engine.pubsub.subscription import (
 from fastjournald.tables.signals import CHANGES
 
 RETIRED_AT_A_TIME = 20
-"""Ranges that nobody listens to any more that leave the index in one go, some 30 us each."""
+"""Ranges without subscriptions that are removed from the index in one pass, some 30 us each."""
 
 TOO_COSTLY = (
     f"{ErrorCode.BUSY} the subscription has ended: this connection listens to more than can be "
@@ -41,7 +41,7 @@ TOO_COSTLY = (
 """The last notification of a subscription that costs too much."""
 
 MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
-"""Whether a session may know of a key, and whose it was before."""
+"""Whether a session may know a key, and its former entry."""
 
 
 class Subscriptions:
@@ -121,9 +121,9 @@ class Subscriptions:
         self.changes.only = self._index.only
 
     def end(self, session: Hashable, identifier: int) -> bool:
-        """End a subscription and drop its notifications; whether there was one.
+        """End a subscription and drop its notifications; return whether there was one.
 
-        O(log n), and the other expressions that were compiled with its own are compiled anew.
+        O(log n); the expressions of the same set are compiled again.
         """
         was_there = self._end(session, identifier)
         self._switch_off_if_idle()
@@ -190,7 +190,7 @@ class Subscriptions:
     # --- matching -------------------------------------------------------------------------------
 
     def unmatched(self) -> int:
-        """Return how much is to be matched still, but for matches that take long. O(1)."""
+        """Return the size of the match queues, without long matches. O(1)."""
         return len(self._fan_out) + len(self.expressions) + (len(self._index.retired) > 0)
 
     def match(
@@ -219,7 +219,7 @@ class Subscriptions:
         self.changes.passed = 0
         for subscriber in self._budget.costliest(self.subscribers.values(), self.changes.bytes):
             self._end_costly(subscriber)
-        # expressions have half of the time, where there is something to do besides
+        # expressions get half of the time if there is other work
         for_index = steps_max // 2 if self.expressions else steps_max
         left = self._fan_out.run(for_index, self._on_hit, self._on_search)
         left = self.expressions.run(left + steps_max - for_index, self._notify, self.charge)
@@ -262,10 +262,10 @@ class Subscriptions:
                 self._drop(slow)
 
     def _on_search(self, search: ExpressionSearch, change: ChangedKey) -> int:
-        """Match a changed key with a few expressions of a session, or let it wait for many.
+        """Match a changed key with a few expressions of a session, or queue it for many.
 
         Returns:
-            Steps that were done.
+            Number of steps.
         """
         subscriber = self.subscribers.get(search.session)
         if subscriber is None or not search:
@@ -336,10 +336,10 @@ class Subscriptions:
         return [] if subscriber is None else subscriber.notifications.next_keys(number_max)
 
     def next_notification(self, session: Hashable) -> tuple[int, bytes] | None:
-        """Take the oldest notification of a session: the identifier that it bears, and the key.
+        """Remove and return the oldest notification of a session: its identifier, and the key.
 
-        The caller delivers what stands under the key now. Where that has changed once more already,
-        this is recorded, so that nothing is delivered twice.
+        The caller delivers the current value of the key. If a later change of it is still
+        unmatched, this is recorded, so that the same value is not delivered twice.
         """
         subscriber = self.subscribers.get(session)
         if subscriber is None:

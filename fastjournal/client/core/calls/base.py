@@ -65,7 +65,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     interpret: Callable[[Request, Reply], T]
     """Turns a reply without error into the result."""
     undo: Callable[[Request, Reply], list[Request]] | None = None
-    """Requests that release leases and locks of the reply, for a caller that has gone meanwhile."""
+    """Requests that release leases and locks of the reply, for a caller that was cancelled
+    meanwhile."""
 
     def result(self, reply: Reply, *, repeated: bool = False) -> T:
         """Return the result that the reply means.
@@ -104,11 +105,11 @@ class PagedCall(msgspec.Struct, Generic[T], frozen=True):
     first: Call[Page[T]]
 
     def following(self, cursor: bytes) -> Call[Page[T]]:
-        """Return the call for the page behind the one that had this cursor.
+        """Return the call for the page after the one that had this cursor.
 
-        A cursor outlives the connection, and a restart of the daemon. The page has as many
-        entries, at most, as the first one was asked for. It is ``bad-cursor`` where the daemon did
-        not give it.
+        A cursor outlives the connection, and a restart of the daemon. The page has as many entries,
+        at most, as the first one was asked for. It is ``bad-cursor`` if the daemon did not create
+        it.
         """
         first = self.first.request
         request = Request(
@@ -156,7 +157,7 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def new_key_bytes(key: str | bytes, *, plain: bool) -> bytes:
-    """Return a key under which something is to stand, as the wire carries it.
+    """Return a key for a new entry, as the wire carries it.
 
     Raises:
         BadRequestError: As ``key_bytes``; or no worker would get it, and it is not said to be

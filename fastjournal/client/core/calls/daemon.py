@@ -87,7 +87,7 @@ def daemon_stats(*, workers: bool = False) -> Call[DaemonStats]:
     """Return counts of the whole daemon.
 
     Args:
-        workers: Tell also which connections work on entries, or wait for work.
+        workers: Include the connections that hold leases, or wait for work.
     """
     request = Request(Function.STATS, flags=META if workers else 0)
     return Call(request, reply_readers.json_of(DaemonStats))

@@ -63,11 +63,11 @@ def set_(
         key: A journal key (``build_journal_key``) makes it work that NEXT delivers. None: work in
             the domain of the URI (``domain_of``), due now; the result has the key.
         value: bytes, str, int, float, bool or None; its type goes with it.
-        uri: A further, unique key: what waits under it gives way to this entry.
+        uri: A further, unique key: this entry replaces the waiting entry of the same URI.
         persist: Return only once it is on disk, as the daemon's sync policy says.
-        overwrite: Replace an entry that stands under the key.
-        expires: Instant at which it vanishes, in the future; ``math.inf``: never. None: never,
-            or where ``ttl`` is given, that long from now.
+        overwrite: Replace an entry with the same key.
+        expires: Instant at which it vanishes, in the future; ``math.inf``: never. None: never, or
+            where ``ttl`` is given, that long from now.
         ttl: Duration by which each read moves the expiry.
         timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
         plain: The key may be one that no worker gets: it looks like a journal key and is none, such
@@ -80,7 +80,7 @@ def set_(
 
     Raises:
         RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew``.
-        BadRequestError: An argument that no daemon would take.
+        BadRequestError: An argument that no daemon accepts.
     """
     value_type, data = encode_value(value)
     timestamp = stamp(timestamp_us)
@@ -163,14 +163,14 @@ def delete(
         key: Any of its keys.
         token: Only if this is the entry's lease token.
         overwrite: Leave no tombstone.
-        persist: Keep the tombstone on disk also where nothing was there to delete.
-        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
-            machine's time.
+        persist: Keep the tombstone on disk even if there was no entry to delete.
+        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this machine's
+            time.
 
     Returns:
-        The timestamp. Where it was sent again after a lost connection, ``not-found`` counts as
-        done: nothing stands there, as was asked, and with a token nobody else could delete it
-        while the lease lasted.
+        The timestamp. If it was sent again after a lost connection, ``not-found`` counts as done:
+        the entry does not exist, as requested, and with a token nobody else could delete it while
+        the lease lasted.
 
     Raises:
         RefusedError: ``not-found``, ``locked``; with a token ``lease-lost``; without one ``stale``,
@@ -198,13 +198,13 @@ def add(
 ) -> Call[Entry]:
     """Add to a stored number; return the entry with the new number.
 
-    Never sent twice: where the connection is lost, it may have been added (``maybe_done``).
+    Never sent twice: if the connection is lost, it may have been added (``maybe_done``).
 
     Args:
         key: Any of its keys.
         amount: An int to add to an integer, a float to add to a float.
-        create: Where nothing stands, set it to the amount.
-        persist: Keep it on disk where it is created; a persistent entry stays so either way.
+        create: If there is no entry, create one with the amount.
+        persist: Keep it on disk if it is created; a persistent entry stays so either way.
         meta: Return the metadata too.
         timestamp_us: Microseconds since 1970. None: this machine's time.
         plain: The key that is created may be one that no worker gets, as for ``set``.
@@ -345,15 +345,15 @@ def rename(
 ) -> Call[Written]:
     """Change the primary key of an entry; its value, further keys and all else stay.
 
-    Never sent twice: where the connection is lost, it may have moved (``maybe_done``).
+    Never sent twice: if the connection is lost, it may have moved (``maybe_done``).
 
     Args:
         key: Its primary key.
         new_key: Where it goes. A journal key makes it work, any other key makes it plain data.
-        overwrite: Replace an entry that stands there.
-        persist: Keep the tombstone of the old key on disk, also where the entry is not.
-        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this
-            machine's time.
+        overwrite: Replace an entry that has the new key.
+        persist: Keep the tombstone of the old key on disk, even if the entry is not.
+        timestamp_us: Microseconds since 1970; an entry with a later one stays. None: this machine's
+            time.
         plain: The new key may be one that no worker gets, as for ``set``.
 
     Raises:
@@ -374,7 +374,7 @@ def link(
 ) -> Call[None]:
     """Add a key to an entry.
 
-    Never sent twice: where the connection is lost, it may stand there (``maybe_done``).
+    Never sent twice: if the connection is lost, it may have been added (``maybe_done``).
 
     Args:
         key: Any of its keys.
@@ -384,7 +384,7 @@ def link(
 
     Raises:
         RefusedError: ``not-found``, ``exists``, ``locked``, ``too-large``.
-        BadRequestError: A key that no daemon would take.
+        BadRequestError: A key that no daemon accepts.
     """
     request = Request(
         Function.LINK,

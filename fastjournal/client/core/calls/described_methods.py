@@ -1,12 +1,11 @@
-"""Methods of both clients, described once: each sends a call, or gives what a scan finds.
+"""Methods of both clients, described once, with the arguments and the docstring of their call.
 
     class WorkMethods:
         release = method(release)
 
-``SyncClient`` and ``Client`` have all that is described so. Editors and mypy see the signature of
-the call, and the result of the client at hand; ``add_methods`` makes the functions.
-
-Methods of both clients: one for each call, with the arguments and the text of that call.
+Each method sends a call, or iterates over the results of a scan. ``SyncClient`` and ``Client`` have
+all methods described so. Editors and mypy see the signature of the call, and the result of the
+client in use; ``add_methods`` makes the functions.
 """
 
 from __future__ import annotations
@@ -205,8 +204,8 @@ def _inside(build: Callable[..., Any], kind: str) -> str:
 def with_arguments_of(described: Callable[..., Any]) -> Callable[[F], F]:
     """Return a decorator that adds arguments to the section ``Args`` of a method's docstring.
 
-    Added are those that the method has, ``described`` describes and the docstring does not. All
-    stand in the order of the signature then.
+    It adds those that the method has, ``described`` describes and the docstring does not. All are
+    then in the order of the signature.
     """
 
     def add(function: F) -> F:
@@ -220,7 +219,7 @@ def with_arguments_of(described: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def _arguments(text: str) -> tuple[str, dict[str, str], str]:
-    """Return what stands before the arguments of a docstring, each of these by name, and the rest.
+    """Return the text before the arguments of a docstring, each of these by name, and the rest.
 
     The lines of an argument are those from its name on.
     """

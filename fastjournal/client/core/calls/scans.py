@@ -39,9 +39,9 @@ def range_(
 ) -> PagedCall[Entry]:
     """Iterate over the entries under the keys from ``start`` to ``end``, in byte order.
 
-    An entry comes under each of its keys in the range; a key that stands there throughout comes
-    exactly once. Memory holds one page at a time, also in the daemon. With a lease or an expiry a
-    page that was lost with its connection is not asked for again.
+    An entry is returned under each of its keys in the range; a key that exists throughout is
+    returned exactly once. Memory holds one page at a time, also in the daemon. With a lease or an
+    expiry a page that was lost with its connection is not asked for again.
 
     Args:
         start: The first key that counts; empty: from the beginning.
@@ -49,14 +49,14 @@ def range_(
         page: Entries to ask for at a time, at most, 1 to 65,535.
         data: Read the values, not only their types.
         meta: Read the metadata too.
-        lease: Lease what is read for that long (0: the daemon's default), a page
-            at a time: whoever does not go on to the end leaves leases behind.
-        expires: Set the expiry of what is read to this instant, in the future; ``math.inf``:
-            remove it.
-        skip_worked_on: Leave out what somebody works on.
+        lease: Lease the entries for that long (0: the daemon's default), a page at a time: a caller
+            that does not read to the end leaves leases.
+        expires: Set the expiry of what is read to this instant, in the future; ``math.inf``: remove
+            it.
+        skip_worked_on: Skip leased entries.
 
     Raises:
-        BadRequestError: An argument that no daemon would take.
+        BadRequestError: An argument that no daemon accepts.
     """
     flags = reading_flags(data, meta, lease, expires, skip_worked_on)
     request = Request(
@@ -157,23 +157,23 @@ def listening(
 ) -> Call[Page[Entry]]:
     """Subscribe to changes of a key, a prefix, a range, or keys that an expression matches.
 
-    Told is each key that gets a value or loses it, also by this client; not leases, burial or
-    locks. Changes of one key that come faster than they are taken are folded into the last one.
-    After a lost connection the listener subscribes again, and tells by a change of kind MISSED
+    Each key that gets a value or loses it is reported, also if changed by this client; not leases,
+    burial or locks. Changes of one key that are faster than the reads are merged into the last one.
+    After a lost connection the listener subscribes again, and reports by a change of kind MISSED
     that it may have missed some. To keep a copy, begin to listen first and read then.
 
     Args:
-        key: This key; it need not stand there yet.
+        key: This key; it need not exist yet.
         prefix: All keys that begin with this.
         start: All keys from this one on, up to ``end``.
         end: The last key that counts; empty: no upper end.
         regex: All keys that this expression matches anywhere: RE2 syntax, on bytes.
 
     Raises:
-        RefusedError: ``bad-regex``, ``busy`` (too many listen).
+        RefusedError: ``bad-regex``, ``busy`` (too many subscriptions).
         BadRequestError: Not exactly one of key, prefix, start and regex was given.
     """
-    # A GET of the key itself would ask that it stands there; so a range is asked for.
+    # A GET of the key itself requires that the key exists; so the request names a range.
     if [key, prefix, start, regex].count(None) != 3:
         raise BadRequestError("listen to one of key, prefix, start, regex")
     if regex is not None:
@@ -191,7 +191,7 @@ def listening(
 
 
 def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
-    """Return the first and the last key that can stand under a prefix.
+    """Return the first and the last possible key with a prefix.
 
     Raises:
         BadRequestError: It is longer than any key.

@@ -196,8 +196,9 @@ def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Cal
 
     Args:
         key: Any of its keys.
-        token: Only if this is the entry's lease token; None: whoever works on it loses the lease.
-        reason: For whoever looks at it later; at most 4,096 bytes.
+        token: Only if this is the entry's lease token; None: a worker that holds it loses the
+            lease.
+        reason: For people who examine it later; at most 4,096 bytes.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``, ``locked``, ``too-large``.

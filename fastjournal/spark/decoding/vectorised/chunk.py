@@ -21,7 +21,7 @@ from fastjournal.spark.decoding.view_columns import ARROW_TYPES, MICROSECONDS_MA
 
 CHUNK_RECORDS = 32_768
 CHUNK_BYTES = 8 * 1024 * 1024
-"""A chunk ends at either: memory stays small, whatever the values' size."""
+"""A chunk ends at either: memory stays small, with values of any size."""
 _COLON, _ZERO, _NINE = b":09"
 _TIMESTAMP_DIGITS_MAX = 20
 _CERTAIN_DIGITS = 19
@@ -45,7 +45,7 @@ class KeyParts(NamedTuple):
 
 
 class Chunk:
-    """Record arrays of a segment with what stands between records: tokens of leases.
+    """Record arrays of a segment with the data between records: tokens of leases.
 
     Args:
         arrays: The records.
@@ -82,7 +82,7 @@ class Chunk:
         return self.arrays.segment.binary(*places)
 
     def _places(self) -> Places:
-        """Return places of byte strings, none of which is there."""
+        """Return places of byte strings, all missing."""
         start = self.arrays.start
         return Places(start.copy(), start.copy(), np.ones(len(start), np.bool_))
 
@@ -134,7 +134,7 @@ class Chunk:
         colons = tuple(places[first + index] for index in range(3))
         one, two, three = colons
         is_journal = ~missing & (three < end) & (one > start)
-        # those of links are not looked at
+        # those of links are not decoded
         is_journal[self.arrays.link_operations.rows] = False
         digits = two - one - 1
         is_journal &= (digits >= 1) & (digits <= 3)

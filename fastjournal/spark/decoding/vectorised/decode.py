@@ -49,7 +49,7 @@ class JobFields(NamedTuple):
     """Fields of the add and schedule records, an item each."""
 
     rows: Offsets
-    """Where they stand among the records."""
+    """Their indices among the records."""
     name: ByteStrings
     ttr_ms: Integers
     ttl_ms: Integers
@@ -93,7 +93,7 @@ class EntryFields(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Byte strings of which some records have several, in the order of records and of each list."""
+    """Byte strings that some records have several of, in the order of records and of each list."""
 
     of: Offsets
     """Number of the item that each one belongs to."""
@@ -106,7 +106,7 @@ class LinkOperations(NamedTuple):
 
     rows: Offsets
     job_id: Offsets
-    """Where the id of that job stands."""
+    """Offset of the id of that job."""
     key: ByteStrings
 
 
@@ -143,10 +143,10 @@ def decode_envelopes(
 
     Args:
         segment: Bytes of the segment.
-        rows: Where their records stand among the records.
+        rows: Indices of their records among the records.
         at: Where their arrays begin.
-        stop: Offsets behind them.
-        last_field: Number of the last field that is asked for; all: the length is checked, too.
+        stop: Offsets after them.
+        last_field: Number of the last requested field; all: the length is checked, too.
     """
     first = segment.byte(at)
     is_long = first == 0xDC
@@ -259,9 +259,9 @@ class RecordArrays:
         segment: Its bytes.
         start: Offsets of the records.
         body: Offsets of their bodies.
-        end: Offsets behind their bodies, so of their checksums.
-        last_field: Number of the last field of an envelope that is asked for: those behind it are
-            not looked at. All: the length of each envelope is checked, too.
+        end: Offsets after their bodies, so of their checksums.
+        last_field: Number of the last requested field of an envelope: later ones are not decoded.
+            All: the length of each envelope is checked, too.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class RecordArrays:
         self.is_start = (self.command == Command.START_ATTEMPT) & ~bad
         """Start-attempts."""
         self.irregular = bad | (self.behind > segment.size - END_BYTES)
-        """Records that have to be decoded one by one; grows with what is looked at."""
+        """Records that have to be decoded one by one; grows with the decoded fields."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -382,14 +382,14 @@ class RecordArrays:
 
     @cached_property
     def target(self) -> Offsets:
-        """Where the id of the job stands that a record concerns."""
+        """Offset of the id of the job that a record is about."""
         at: Offsets = self.body + JOB_ID_AT
         at[self.link_operations.rows] = self.link_operations.job_id
         return at
 
     @cached_property
     def heads(self) -> Heads:
-        """Operations that lead a group; but for links, all other operations are irregular."""
+        """Operations that lead a group; except links, all other operations are irregular."""
         segment, jobs = self.segment, self.jobs
         chosen = np.flatnonzero(self._operations)
         rows = jobs.rows[chosen]
@@ -409,7 +409,7 @@ class RecordArrays:
         priorities = segment.msgpack_bytes(facts.end)
         attempts = segment.msgpack_bytes(priorities.end)
         is_lease &= priorities.valid & ~priorities.nils & attempts.valid & ~attempts.nils
-        # a lease in one domain, as most are, or told again
+        # a lease in one domain, as most are, or a copy
         domains = segment.byte(attempts.end)
         name = segment.msgpack_bytes(attempts.end + 1)
         number = segment.msgpack_integers(name.end)
@@ -447,7 +447,7 @@ class RecordArrays:
         content = segment.msgpack_bytes(
             np.where(lays, timestamp.end, at + 1 + (is_completion & ~lays))
         )
-        # a completion goes on with facts and priority, a failure with domain, priority and facts
+        # a completion continues with facts and priority, a failure with domain, priority and facts
         third = segment.msgpack_bytes(content.end)
         priority = segment.msgpack_integers(third.end)
         fourth = segment.msgpack_bytes(priority.end)

@@ -1,15 +1,15 @@
 """Frames of all records of a segment: found at once, checked, cut into spans and slices.
 
-A record begins with a time whose first four bytes are always the same, so every place with these
-bytes, a possible size and a command behind them may be one. Where each one ends the next has to
+A record begins with a time whose first four bytes are always the same, so every offset with these
+bytes, followed by a possible size and a command, may be one. Where each one ends the next has to
 begin: a chain from the header to the end of the file that leaves no byte out.
 
-*Parts.* A stream reads spans of whole groups, tasks side by side read slices. The place of a record
-is certain only behind the one before it: a value may hold the bytes of records. So each task of a
+*Parts.* A stream reads spans of whole groups, parallel tasks read slices. The offset of a record is
+certain only after the one before it: a value may contain the bytes of records. So each task of a
 slice reads the segment, checks its checksums and finds all frames; it decodes the records of its
 slice only. All tasks compute the same bounds, from the size that the segment had when its directory
-was listed. So each record and each damaged region that was there then is in one slice, also where a
-daemon that starts cuts the torn tail between two tasks.
+was listed. So each record and each damaged region of that time is in one slice, also if a starting
+daemon cuts the torn tail between two tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BLOCK_BYTES = 256 * 1024
 
 
 class Frames(NamedTuple):
-    """Offsets of records, of their bodies, and behind their bodies, so of their checksums."""
+    """Offsets of records, of their bodies, and after their bodies, so of their checksums."""
 
     start: Offsets
     body: Offsets
@@ -67,7 +67,7 @@ def find_frames(segment: SegmentBytes) -> Frames | None:
 
 
 def _find_heads(data: npt.NDArray[np.uint8]) -> Offsets:
-    """Return where bytes stand that may begin a record; in blocks, which stay in the cache."""
+    """Return the offsets of bytes that may begin a record; in blocks, which stay in the cache."""
     found: list[Offsets] = []
     behind = len(data) - len(_TIME_HEAD) + 1
     for first in range(0, behind, _BLOCK_BYTES):
@@ -100,7 +100,7 @@ def _chain(start: Offsets, behind: Offsets, first: int, size: int) -> Offsets | 
         at = int(following[last])
         if at >= len(start) or start[at] != behind[last]:
             return None
-        # heads that stand inside of a record
+        # heads inside of a record
         kept[last + 1 : at] = False
         while breaks[index] < at:
             index += 1
@@ -131,7 +131,7 @@ def right_checksums(data: bytes, segment: SegmentBytes, start: Offsets, end: Off
         data: The segment.
         segment: The same bytes.
         start: Offsets of the records.
-        end: Offsets behind their bodies, so of their checksums.
+        end: Offsets after their bodies, so of their checksums.
     """
     crc32c = google_crc32c.value
     spans = zip(start.tolist(), end.tolist(), strict=True)
@@ -143,7 +143,7 @@ def right_checksums(data: bytes, segment: SegmentBytes, start: Offsets, end: Off
 SLICES_MAX = 16
 """Slices of a segment: each task reads all of it."""
 _END = 1 << 62
-"""Behind every offset."""
+"""After every offset."""
 
 
 class GroupSpan(NamedTuple):
@@ -152,7 +152,7 @@ class GroupSpan(NamedTuple):
     first: int
     """Offset of the first record; 0: of the segment."""
     stop: int
-    """Offset behind the last one."""
+    """Offset after the last one."""
     first_crc32c: int | None = None
     stop_crc32c: int | None = None
 
@@ -225,7 +225,7 @@ def _bound(offset: int, segment: SegmentBytes, runs: Sequence[Frames]) -> int:
     """Return the first offset from this one on at which a slice may begin."""
     for run in runs:
         first = int(np.searchsorted(run.start, offset))
-        # behind damage no start-attempt belongs to a lease
+        # after damage no start-attempt belongs to a lease
         begins = segment.byte(run.body[first:]) != Command.START_ATTEMPT
         begins[: max(1 - first, 0)] = True
         if begins.any():

@@ -42,20 +42,20 @@ from fastjournal.spark.storage.files import SegmentFile
 _HeadPlace: TypeAlias = tuple[int, int]
 """An operation that leads a group: its place, and the number of records that follow."""
 _TEXT, _TEXT_BITS = 0xA0, 0xE0
-"""msgpack: first byte of a text of up to 31 bytes, and the bits that tell it."""
+"""msgpack: first byte of a text of up to 31 bytes, and the bits that identify it."""
 
 
 def find_group_end(
     data: bytes, segment: SegmentFile, first: int, limit: int, *, forced: bool
 ) -> int:
-    """Return the offset behind the last whole group that ends at or before a limit.
+    """Return the offset after the last whole group that ends at or before a limit.
 
     Args:
         data: The segment as far as it goes.
         segment: Which one.
-        first: Offset where groups begin that count; it is returned where there is none.
+        first: Offset where groups begin that count; it is returned if there is none.
         limit: Offset.
-        forced: Where none ends at or before the limit, take the next one.
+        forced: If none ends at or before the limit, take the next one.
     """
     arrays = SegmentBytes(data)
     frames = valid_frames(data, arrays)
@@ -82,7 +82,7 @@ def whole_groups(data: bytes, segment: SegmentFile, arrays: SegmentBytes, frames
         data: The segment.
         segment: Which one.
         arrays: The same bytes.
-        frames: Records, one directly behind the other.
+        frames: Adjacent records.
     """
     count = len(frames.start)
     leases, batches, ends = _group_heads(data, segment, arrays, frames)
@@ -138,7 +138,7 @@ def _may_be_operations(arrays: SegmentBytes, frames: Frames) -> Mask:
 
 
 def _lead_nothing(records: RecordArrays) -> Mask:
-    """Return which records of rare form are other operations, as their tags tell."""
+    """Return which records of rare form are other operations, by their tags."""
     jobs = records.jobs
     found = np.zeros(len(records), np.bool_)
     at = jobs.payload.start + MAGIC_BYTES + 1
@@ -152,7 +152,7 @@ def _lead_nothing(records: RecordArrays) -> Mask:
 
 
 def _mark(is_open: Numbers, first: int, stop: int) -> None:
-    """Count a group behind whose records from ``first`` to before ``stop`` more of it follows."""
+    """Count a group that continues after the records from ``first`` to before ``stop``."""
     if stop > first:
         is_open[first] += 1
         is_open[stop] -= 1
@@ -178,7 +178,7 @@ class TokenAssignment:
         """Start-attempts that may still follow it."""
 
     def begin_run(self) -> None:
-        """Begin records behind damage, or the first ones: no start-attempt belongs to a lease."""
+        """Begin records after damage, or the first ones: no start-attempt belongs to a lease."""
         self._awaited = 0
 
     def assign(self, chunk: Chunk, rows: Mapping[int, RecordRow]) -> None:
@@ -190,7 +190,7 @@ class TokenAssignment:
         """
         is_start = chunk.arrays.is_start
         leases = self._leases(chunk, rows)
-        # the first record behind each lease that is no start-attempt
+        # the first record after each lease that is no start-attempt
         others = np.append(np.flatnonzero(~is_start), len(is_start))
         stop = others[np.searchsorted(others, leases.place, "right")]
         followed = np.minimum(leases.awaited, stop - leases.place - 1)
@@ -226,7 +226,7 @@ class TokenAssignment:
 
 
 def _places_behind(place: Offsets, count: Numbers) -> Offsets:
-    """Return so many places behind each of some, one after the other: 5 and 2 are 6, 7."""
+    """Return so many positions after each of some, one after the other: 5 and 2 are 6, 7."""
     total = np.cumsum(count)
     steps = np.arange(int(total[-1])) - np.repeat(total - count, count)
     return np.repeat(place + 1, count) + steps

@@ -161,7 +161,7 @@ class _VectorisedReader:
         return pa.RecordBatch.from_arrays(columns, self._names)
 
     def _row(self, arrays: RecordArrays, index: int) -> RecordRow:
-        """Return one record, decoded by itself."""
+        """Return one record, decoded alone."""
         places = (int(column[index]) for column in (arrays.start, arrays.body, arrays.behind))
         return row_of(self._data, self._segment, *places, permissive=self._permissive)
 

@@ -189,7 +189,7 @@ def chart(
 
 
 def _without_peaks(series: Series) -> float:
-    """Return the highest value of a line but for its peaks."""
+    """Return the highest value of a line without its peaks."""
     known = sorted(value for value in series.values if value is not None)
     return known[math.ceil(len(known) * (1 - PEAKS)) - 1] if known else 0.0
 

@@ -153,7 +153,7 @@ def _cards(figures: Figures, total: TableRow | None) -> list[tuple[str, str, str
 def _attempts_without_success(figures: Figures, total: TableRow) -> tuple[int, int]:
     """Return how many attempts ended without success, and how many ended at all.
 
-    The burial behind a last attempt is an event of its own: the attempt counts as failed or lost.
+    The burial after a last attempt is an event of its own: the attempt counts as failed or lost.
     Only a burial that ends an attempt itself has the number of the attempt.
     """
     failed: int = total["failed"] + total["lost"] + sum(row["buried"] for row in figures.attempts)

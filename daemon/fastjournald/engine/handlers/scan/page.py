@@ -1,8 +1,10 @@
 """Page of a scan: query plan, pairs of one reply, the room for them, continuation token. Pure.
 
-Cursors: continuation tokens of scans. A cursor has all that a scan needs to go on.
+The query plan has the keys to scan, page after page. An entry is eligible by rights, flags of the
+request, locks, leases and limits. A cursor (continuation token) has all fields that the next page
+needs.
 
-Byte layout, integers big endian and unsigned:
+Byte layout of a cursor, integers big endian and unsigned:
 
     offset size  field
     0      1     version, 1
@@ -15,12 +17,9 @@ Byte layout, integers big endian and unsigned:
                  kind 3: the prefix of the names
            4     CRC-32C of all before
 
-The checksum tells damage, not forgery: a cursor shows its bearer nothing that a range or an
-expression would not show. Another version is another daemon's: the scan has to begin anew.
-
-Query plan of a scan: the keys that a GET asks to be looked through, page after page. Pure.
-
-Eligibility of entries for a scan: rights, flags of the request, locks, leases, limits. Pure.
+The checksum detects damage, not forgery: a cursor gives access to nothing that a range or an
+expression does not give. A cursor of another version is of another daemon: the client restarts the
+scan.
 """
 
 from __future__ import annotations
@@ -147,10 +146,10 @@ class ScanPage:
     """Pairs of one reply.
 
     Args:
-        context: Tells how large a reply may be.
+        context: Has the bound on a reply.
         request: The GET.
         plan: Plan of the scan.
-        leases: Whether the scan leases all that it returns.
+        leases: Whether the scan leases all entries that it returns.
     """
 
     __slots__ = (
@@ -189,9 +188,9 @@ class ScanPage:
         return bool(self._flags & DATA) and len(entry.value) > context.value_bytes_ration
 
     def reserve(self, entry: Entry, key: bytes, *, first: bool) -> bool:
-        """Whether a pair fits, and if so take the room for it; the first one does.
+        """Whether a pair fits, and if so reserve its room; the first one does.
 
-        Behind it there must be room for a cursor with its key.
+        After it there must be room for a cursor with its key.
         """
         other = len(entry.uri or b"") if key == entry.key else len(entry.key)
         size = len(key) + other + PAIR_BYTES
@@ -206,7 +205,7 @@ class ScanPage:
         return True
 
     def add(self, context: Context, entry: Entry, key: bytes, now: int) -> None:
-        """Add a pair for which room was taken, as it stands now."""
+        """Add the current pair of an entry; its room was reserved."""
         pair = context.store.pair(entry, key, self._flags, now)
         self.pairs.append(pair)
         self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
@@ -273,7 +272,7 @@ class Eligibility:
         """Entries taken of limited domains, that are not leased so far."""
 
     def leaves_out(self, context: Context, entry: Entry, now: int) -> bool:
-        """Whether rights or the flags of the request leave an entry out, as it stands now."""
+        """Whether rights or the flags of the request exclude an entry now."""
         if context.grants is not None and not context.grants.may_see(self._session, entry):
             return True
         request, store = self._request, context.store

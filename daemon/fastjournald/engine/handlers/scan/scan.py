@@ -1,12 +1,10 @@
-"""Scan: a GET of a range, an expression or a cursor, which is carried out in steps. Pure.
+"""Scan: a GET of a range, an expression or a cursor, carried out in steps. Pure.
 
     get -> Scan.step, again and again: search -> lease -> encode a page
 
 A step does bounded work, counted, not measured: the same requests give the same steps. Between two
-steps anything may come, go and change. Each pair shows its entry as it stood when it was found;
-entries to be leased are looked at again in the step that leases them.
-
-Reading scan: puts the pairs of entries on the page as the search finds them. Pure.
+steps any entry may be added, removed or changed. A reading scan adds the pair of an entry to the
+page when the search finds it. Entries to be leased are checked again in the step that leases them.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Reading:
         self._page = page
 
     def take(self, context: Context, entry: Entry, key: bytes, now: int) -> TakeResult | str:
-        """Add the pair of an entry that the search has found, as it stands now."""
+        """Add the current pair of an entry that the search found."""
         page, request = self._page, self._request
         if entry.is_missing(request.flags & DATA, leases=False):
             return TakeResult.VALUE_MISSING
@@ -110,9 +108,9 @@ class Scan:
         return self._page.bytes > limits.SCAN_HELD_BYTES_MAX
 
     def end_page(self) -> None:
-        """Let the page end with what it has, and a cursor to the rest, of which there may be none.
+        """End the page, with a cursor to the rest, which may be empty.
 
-        The next page begins behind the last pair of this one; so there has to be one.
+        The next page begins after the last pair of this one; so there must be one.
         """
         if self._page.pairs:
             self._search.is_over = True

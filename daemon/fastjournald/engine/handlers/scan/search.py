@@ -1,4 +1,4 @@
-"""Search of a scan: looks at keys in byte order, in steps, until a page is full. Pure."""
+"""Search of a scan: examines keys in byte order, in steps, until a page is full. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class KeySearch:
         self._eligibility = eligibility
         self._take = take
         self.next_key: bytes | None = keys.start
-        """Where the search goes on; in the end where the next page begins, None: nowhere."""
+        """Next key of the search, in the end of the next page; None: there is none."""
         self.is_over = False
         self._matched: dict[bytes, bool] = {}
         """Which of the next keys match, as far as a thread has found that out."""
@@ -146,7 +146,7 @@ class KeySearch:
         return self._reader
 
     def _long_matches(self, context: Context) -> LongMatches:
-        """Return the next keys, to be matched in a thread before the search goes on."""
+        """Return the next keys, to be matched in a thread before the search continues."""
         keys: list[bytes] = []
         room = MATCHED_WORK_MAX
         for key in self._next_keys(context):
