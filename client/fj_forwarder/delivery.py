@@ -1,10 +1,10 @@
-"""Delivery of a spool: reads records for the engine, and erases, buries or delays them after it.
+"""Delivery of a spool: reads records for the engine; erases, buries or delays them by its replies.
 
-Without sockets and clocks. There is one way to delay a record, whatever the reason: the engine
-delays it, ``dead/`` takes nothing, or it cannot be erased. It leaves memory, and the store reads it
-again when it is due. No record ends the forwarder, and none holds up another.
+No sockets and no clock. There is one way to delay a record, for each cause: the engine delays it,
+``dead/`` cannot be written, or the record cannot be erased. The record is dropped from memory, and
+the store reads it again when it is due. No record ends the forwarder, and none blocks another.
 
-Dead letters are records and damage that go to ``dead/``, which may be unwritable.
+Dead letters are records and damage for ``dead/``, which may not be writable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Forwarder process: files on one side, a connection on the other, the engine between them.
 
-One task sends what the engine gives, one receives and erases, three wake them: the datagram socket,
-inotify, a timer. Whatever is missing of the first two, the timer finds the records.
+One task sends the requests of the engine, one receives and erases. The others wake them: the
+datagram socket, inotify, a timer. If the first two fail, the timer finds the records.
 
 Failover: it tries daemons in turn, and stays with one until that fails. Wake sources: the wake
 socket, and inotify for writers that do not ping.

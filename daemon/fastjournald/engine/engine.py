@@ -1,13 +1,13 @@
-"""The state machine: what a request does, as a pure function of state, request and clock.
+"""Engine: the state machine, a pure function of state, request and clock; notifications.
 
     session -> Engine.handle -> handler (by function) -> context: store + tables -> journal
 
-Nothing here awaits, reads a clock or touches a file: the order of application is the order of the
+Nothing here awaits, reads a clock or accesses a file. The order of application is the order of the
 log, and the same requests at the same instants give the same state, replies and records.
 
-Notifications of LISTEN match changes with subscriptions. A notification shows what stands under a
-key at the moment at which it is made, not at that of the change. Like a reply it may be sent once
-all that was appended until then is durable.
+Notifications of LISTEN are matches of changes with subscriptions. A notification carries the value
+at the time when it is built, not at the time of the change. Like a reply, it may be sent once
+everything appended until then is durable.
 """
 
 from __future__ import annotations

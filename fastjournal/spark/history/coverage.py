@@ -1,8 +1,8 @@
-"""Coverage of the history: spans of time that the events really cover, and gaps. Pure.
+"""Coverage of the history: spans of time that the events cover completely, and gaps. Pure.
 
-Gaps are nowhere stored. Each segment names the one before it, with its size and its checksum, so
-one that is not there, or not as it was sealed, is a gap until it comes. Gaps are ranges, and
-nothing here takes as long as a range is: a number in a name may be any.
+Gaps are not stored. Each segment names the one before it, with its size and its checksum, so one
+that is missing, or not as it was sealed, is a gap until it arrives. Gaps are ranges, and no step
+takes time in proportion to the length of a range, because a number in a name may have any value.
 """
 
 from __future__ import annotations

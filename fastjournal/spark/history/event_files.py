@@ -3,13 +3,14 @@
     EVENTS/day=2026-11-20/segment-000000007-0a1b2c3d.parquet    day = UTC day of the event
 
 A segment always gives the same events, and its file is named by its number and its CRC-32C. So a
-file is put whole, once or again with the same rows: there is no commit, lock or state, and a crash,
-a repeat and two writers at once change nothing. A segment over midnight has a file for each day. On
-the day of its first record it has one in any case, so that one without events leaves an empty file.
+file is written whole, once or again with the same rows. There is no commit, lock or state, and a
+crash, a repeat and two concurrent writers change nothing. A segment over midnight has a file for
+each day. On the day of its first record it has one in any case, so that one without events leaves
+an empty file.
 
-The footer of each file has what its segment says of itself, as JSON under the key ``fastjournal``
-(``SegmentFacts``): its span of time, the segment before it, and the rows of each of its files. So
-what is missing shows (``history.coverage``), also where a writer was killed between two days.
+The footer of each file has the facts in the segment about itself, as JSON under the key
+``fastjournal`` (``SegmentFacts``): its span of time, the segment before it, and the rows of each of
+its files. So missing files are detected (``history.coverage``), also after a kill between two days.
 """
 
 from __future__ import annotations

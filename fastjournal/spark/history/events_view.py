@@ -3,8 +3,8 @@
 A history is its events, and the span for which they are complete.
 
 Compaction rewrites segments of a log and removes records. A segment is whole if its size and
-CRC-32C are those in the first record of the segment behind it; the last one always is. The history
-of a log is that of its last whole segments, side by side.
+CRC-32C are those in the first record of the next segment; the last one always is. The history of a
+log is that of its last adjacent whole segments.
 
 All files of an archive are whole, and their numbers ascend by one. So a gap is known, and is an
 error or a text.

@@ -1,12 +1,12 @@
-"""Parts of the live entries of a log: what one task reads, by bytes of the log.
+"""Parts of the live entries of a log: the input of one task, in bytes of the log.
 
 A snapshot names the records of its live entries (``cmdlog.live_index``): a part is some segments,
 or a slice of a large one. A log without that index is one part: a task replays it by the daemon's
-own recovery, and reads the records that this leaves live.
+own recovery, and reads the records that are live afterwards.
 
-The results of a replay are the same places and changes that a live index names, so entries are read
-in the same way. While the log is replayed, memory holds all entries as in a daemon that starts, and
-values of less than ``VALUE_BYTES_MIN``; behind it, 8 bytes an entry, and the changed ones.
+A replay has the same positions and changes as a live index, so entries are read in the same way.
+During the replay, memory holds all entries like a starting daemon, with values of less than
+``VALUE_BYTES_MIN``; afterwards, 8 bytes an entry, and the changed ones.
 """
 
 from __future__ import annotations

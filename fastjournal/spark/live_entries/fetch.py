@@ -1,9 +1,9 @@
-"""Fetch of live entries: the records at given places of a segment, decoded column by column.
+"""Fetch of live entries: the records at given positions of a segment, decoded column by column.
 
 They are rows of the view ``entries``: columns of the view ``records``, and the state of an entry.
 
 Only these records are read, in pieces of ``CHUNK_BYTES``, and each one's checksum is checked. An
-entry that later records changed, and one of a rare form, is decoded by itself.
+entry that later records changed, and one of a rare form, is decoded alone.
 """
 
 from __future__ import annotations

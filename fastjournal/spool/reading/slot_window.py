@@ -1,13 +1,13 @@
 """Window over a slot: the part of its bytes that is in memory, from the reader's position on.
 
-A piece is a record, an erased record, or damage; the work budget bounds what damage and dead
-letters may cost in one turn.
+A piece is a record, an erased record, or damage; the work budget bounds the work on damage and dead
+letters in one turn.
 
-Range checksums are the CRC-32C of many ranges of the same bytes. Each byte is looked at once:
-damage may look like any number of records that claim to be large and overlap. To take the checksum
-of each from its bytes costs the square of their number. A CRC is linear: that of a range follows
-from those of the bytes up to its start and up to its end, and from its length. So the checksum of
-the bytes up to each block is kept, and each range costs as much as a block, however long it is.
+Range checksums are the CRC-32C of many ranges of the same bytes. Each byte is read once. Damage may
+contain many claimed records, large and overlapping, and computing the checksum of each from its
+bytes costs the square of their number. A CRC is linear: that of a range follows from those of the
+bytes up to its start and up to its end, and from its length. So the checksum of the bytes up to
+each block is kept, and each range costs as much as a block, independent of its length.
 """
 
 from __future__ import annotations
