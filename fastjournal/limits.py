@@ -553,7 +553,7 @@ HANG_UP_WORK = 170
 state."""
 
 JOIN_WORK = 25
-"""The same if the request joins a shared batch: the commit is shared by all of them."""
+"""Work of one receive whose request joins a shared batch: the commit is shared by all of them."""
 
 ENTRY_WORK = 10
 """Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""

@@ -16,7 +16,7 @@ class Whereabouts(msgspec.Struct, frozen=True, gc=False):
     """Location of the record of an entry."""
 
     position: int
-    """Segment and offset, see ``cmdlog.format.segments``."""
+    """Segment and offset, see ``cmdlog.format.layout``."""
     record_bytes: int
     job_id: bytes
     """By this the record is recognised."""

@@ -11,7 +11,7 @@ names the records of its live entries, and ``MANIFEST.json``::
      "records": int, "bytes": int, "archive_gaps": [...],
      "live": {"bytes": int, "crc32c": "8 hex digits"}}
 
-``archive_gaps`` has the gaps of the archive (``cmdlog.archive_format``) that were known then;
+``archive_gaps`` has the gaps of the archive (``cmdlog.archive``) that were known then;
 without any it is left out. So is ``live`` of a snapshot that has no live index, as those of earlier
 releases.
 

@@ -15,10 +15,10 @@ A record of n + 9 bytes:
     5      n     frame: one FJ request as it goes on the wire
     5+n    4     CRC-32C of size and frame; not of the state, so that erasing flips one byte
 
-A *blank* is an erased record whose frame is n zero bytes. It stands where a run of erased records
-stood, and its frame is a hole in the file. While one is being made its CRC does not fit; so an
-erased record with a wrong CRC counts as whole where its size leads exactly to the next record or
-to the end of the data. Damage that was put aside becomes a blank too.
+A *blank* is an erased record whose frame is n zero bytes. It replaces a run of erased records, and
+its frame is a hole in the file. While a blank is being written its CRC is wrong; so an erased
+record with a wrong CRC counts as whole if its size leads exactly to the next record or to the end
+of the data. Damage that was put aside becomes a blank too.
 """
 
 from __future__ import annotations

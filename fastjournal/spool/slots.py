@@ -207,7 +207,7 @@ def temporary_bytes(directory: str | os.PathLike[str]) -> int:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if _is_temporary(entry.name):
-                    with contextlib.suppress(OSError):  # gone, or a damaged inode
+                    with contextlib.suppress(OSError):  # removed, or a damaged inode
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                             total += status.st_size

@@ -2,7 +2,7 @@
 
 ``python -m fastjournald.recovery.scan_worker`` is the process. The daemon requests segments on its
 standard input, a number and a slot each. The worker packs the segment into that slot of shared
-memory (``cmdlog.recovery.packed_segment``), and answers on its standard output with the head, or
+memory (``cmdlog.recovery.segment_reader``), and answers on its standard output with the head, or
 with zeros if the segment is damaged or unreadable. It ends with its input.
 
 If the worker fails, the daemon continues alone, with the same result, and logs the reason: it

@@ -56,7 +56,7 @@ class Lock(HeldLock, KeptLease):
         with self._body:
             try:
                 yield
-            except BaseException:  # whatever the body raises, the lock ends
+            except BaseException:  # any error of the body ends the lock
                 await self._end_at_once()
                 raise
         if self._body.cancelled_caught:

@@ -51,10 +51,10 @@ def decide_retry(
     """Return the outcome of a failed attempt, as far as the worker knows it.
 
     Args:
-        reason: Why it failed; cut where it is longer than the daemon takes.
+        reason: Reason of the failure; cut to the length that the daemon accepts.
         failures_before: Attempts of the entry that failed before this one.
-        delay_us: Microseconds of the delay where it is tried again.
-        attempts_max: The worker lets it fail so often; 0: without end.
+        delay_us: Microseconds of the delay before the next attempt.
+        attempts_max: The worker's bound on failed attempts; 0: no bound.
 
     Raises:
         TypeError: The reason is no text.

@@ -261,14 +261,14 @@ class SyncClient(SyncMethods):
     ) -> SyncJobLoop:
         """Work loop over due jobs: ``for job in client.jobs("pages"): ...``.
 
-        A job is completed when the loop asks for the next one. Where the body is left otherwise (an
-        exception, break, return), the job is released. While its body runs, its lease is renewed by
-        a thread of the loop. Where the lease is lost, ``job.lost`` is set, and asking for the next
-        job raises LeaseLostError; the loop can be begun again. A body that never lets other threads
-        run (an extension that holds the interpreter's lock) needs a lease longer than that.
+        A job is completed when the loop asks for the next one. If the body is left otherwise (an
+        exception, break, return), the job is released. While its body runs, a thread of the loop
+        renews its lease. If the lease is lost, ``job.lost`` is set, and asking for the next job
+        raises LeaseLostError; the loop can be begun again. A body that blocks all other threads (an
+        extension that holds the interpreter's lock) needs a lease longer than that.
 
-        The release is sent by a thread when Python drops the iterator, so soon where only the loop
-        has it, and at the latest when the client is closed or the program ends.
+        A thread sends the release when Python frees the iterator, so at once if only the loop has
+        it, and at the latest when the client is closed or the program ends.
         ``with client.jobs("pages") as jobs: for job in jobs: ...`` has released all when the block
         ends. ``with job: ...`` around the body completes or releases this job at its end.
         ``stop()`` of the loop ends it cleanly, for instance at SIGTERM.

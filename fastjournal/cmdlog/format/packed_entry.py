@@ -2,7 +2,7 @@
 
 There are millions of entries, and a number of its own takes 40 bytes in an object, 8 here. Big
 endian: priority u8, not before u64, arrival u64, timestamp u64, created u64, value type u8; and of
-an entry that a record carries: its position u72 (``cmdlog.format.segments``), its length u32. Times
+an entry that a record carries: its position u72 (``cmdlog.format.layout``), its length u32. Times
 are microseconds.
 
 So the facts of entries of one domain sort in the order of work. These are 47 bytes: with one more,

@@ -1,6 +1,6 @@
 """Inspection of an archive directory: its files, the chain of its segments, and its gaps.
 
-An archive has each segment as it was sealed (``cmdlog.archive_format``). So records of the log
+An archive has each segment as it was sealed (``cmdlog.archive``). So records of the log
 about segments that compaction has rewritten or removed since are ignored. These rules hold:
 
 - the checksum in the name of a file is that of the file;

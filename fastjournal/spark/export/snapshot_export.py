@@ -1,7 +1,7 @@
 """Export of a snapshot: its live entries as Parquet, without Spark or Java.
 
     DESTINATION/entries-<snapshot>.parquet    zstd, sorted by domain, about 1 M rows a row group
-    DESTINATION/entries-<snapshot>-2.parquet  the domains behind those, of a large snapshot
+    DESTINATION/entries-<snapshot>-2.parquet  the domains after those, of a large snapshot
     DESTINATION/_manifest.json                which snapshot, which files
     DESTINATION/_SUCCESS                      empty; written last
 
@@ -12,19 +12,19 @@ The columns are those of the Spark view ``entries``. The manifest is one JSON ob
      "files": [{"name": str, "bytes": int, "rows": int}], "rows": int}
 
 A Parquet file is written under a name that starts with ``_``, which readers of Parquet
-directories pass over, and then renamed. A second export to the same place removes ``_SUCCESS``
+directories skip, and then renamed. A second export to the same place removes ``_SUCCESS``
 first and the files that the manifest there names last; a directory that holds anything else is
 refused. In between the manifest names all of them, so that an export can follow one that was cut
 anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or none, also after
 a power loss: on this machine each file is synced before its rename, and the directory when an
-old ``_SUCCESS`` was removed, when the manifest names all, and before and behind ``_SUCCESS``.
+old ``_SUCCESS`` was removed, when the manifest names all, and before and after ``_SUCCESS``.
 
-On this machine files and directory are readable by nobody who may not read the snapshot.
+On this machine files and directory are readable only by users who may read the snapshot.
 
 Processes read the entries of parts of the snapshot (``live_entries.entry_parts``), sort them by
 domain (``export.entry_sort``), and write a file of neighbouring domains each. Memory does not grow
-with the snapshot, but where it has no live index: then one process replays it, as a daemon that
-starts.
+with the snapshot, except without a live index: then one process replays it, like a starting
+daemon.
 """
 
 from __future__ import annotations

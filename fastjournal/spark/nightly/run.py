@@ -7,12 +7,12 @@
     OUTPUT/reports/2026-11-20.html
 
 The tables of the history are computed for all days of the trend whose events have changed since;
-those of the state once a day, from the first snapshot behind it: a later one shows another state.
+those of the state once a day, from the first snapshot after it: a later one shows another state.
 ``day_store`` replaces days, and survives crashes.
 
-A description of a day says which spans and gaps its report shows (``DayState.covered``). So a
-report is written again when its tables were, and when a gap has come or gone; one that a crash
-between tables and report has cost is written by the next run.
+A description of a day has the spans and gaps of its report (``DayState.covered``). So a report is
+written again after its tables, and after a gap was added or filled; the next run writes one that a
+crash between tables and report prevented.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ frame, view or table read.
 
 ``segments`` leaves out segments by number, ``since`` and ``until`` those whose span of time in the
 manifest is outside. The span is that of the earliest and the latest time of a segment's records:
-times of its first and last record tell nothing, for a clock may have been set back in between. The
-rows of the other segments are filtered. A row of damage stays: nobody knows its domain and time.
+times of its first and last record do not bound it, because a clock may have been set back in
+between. The rows of the other segments are filtered. A row of damage stays: its domain and time are
+unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PARTITION_BYTES = 64 * 1024 * 1024
 SIZE_MAX = 2**63 - 1
 """Most that Spark takes for a number of bytes."""
 RANGE_OPTIONS = ("segments", "domain", "since", "until")
-"""Options that leave out records of a log (``query.record_range``)."""
+"""Options that leave out records of a log."""
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
 

@@ -7,9 +7,9 @@ offset is ``{"segment": N, "offset": BYTES, "crc32c": NUMBER, "sealed": BOOL}``:
 that byte of that segment was read. It lies at the end of a whole group of records, so that no batch
 has a part of a lease. ``crc32c`` is the checksum of the segment up to there. Each batch compares
 it, because compaction may rewrite a segment of a log in use, whose records would then be read
-twice, or not at all. ``sealed``: this is the end of the segment, and its checksum is 0 where
-nothing tells it. A segment that grew while the daemon had no archive comes into the archive again;
-the stream takes the rest of it.
+twice, or not at all. ``sealed``: this is the end of the segment, and its checksum is 0 if it is
+unknown. A segment that grew while the daemon had no archive is archived again; the stream takes the
+rest of it.
 
 An offset at the end of a segment that is in no archive has ``head``, the checksum of its first
 bytes: another segment of its size is of a log that was restored (``stream_segments``).

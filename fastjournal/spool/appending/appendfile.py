@@ -260,7 +260,7 @@ class AppendFile:
             raise spool_failed("write", self.path, error) from error
         finally:
             shared_sync.writing -= 1
-        if shared_sync.appends == before + bool(whole):  # else a signal handler appended behind it
+        if shared_sync.appends == before + bool(whole):  # else a signal handler appended after it
             self._take_back(record, whole, written)
         raise self._short_write(whole, number, written, len(record))
 
