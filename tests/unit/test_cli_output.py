@@ -231,9 +231,7 @@ class Clock:
         return self.now
 
 
-def test_progress_bar_is_shown_after_the_first_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_bar_is_shown_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, clock = Terminal(), Clock()
     monkeypatch.setattr(sys, "stderr", terminal)
     with ProgressBar("verifying", unit="bytes", clock=clock) as bar:

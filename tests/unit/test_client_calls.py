@@ -54,13 +54,7 @@ CASES = [
         ),
         F.SET,
         OVERWRITE,
-        {
-            "second_key": b"u",
-            "value_type": 3,
-            "timeout": LATER_US,
-            "ttl": 6 * S,
-            "timestamp": 9,
-        },
+        {"second_key": b"u", "value_type": 3, "timeout": LATER_US, "ttl": 6 * S, "timestamp": 9},
     ),
     (calls.get("k"), F.GET, DATA, {"key": b"k", "timeout": None}),
     (calls.get("k", data=False, meta=True, lease=0), F.GET, META, {"timeout": 0}),
@@ -253,11 +247,7 @@ def test_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_no
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [
-        Entry(b"k", value_type=5, value=b"\1"),
-        Change(ChangeKind.SET, b"k", 5, b"\1"),
-    ],
+    "entry", [Entry(b"k", value_type=5, value=b"\1"), Change(ChangeKind.SET, b"k", 5, b"\1")]
 )
 def test_decoded_value_is_of_the_type_that_the_program_names(entry: Entry | Change) -> None:
     assert (entry.decoded(), entry.decoded(bool)) == (True, True)

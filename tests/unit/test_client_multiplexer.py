@@ -153,11 +153,7 @@ def test_work_that_was_on_its_way_when_a_next_was_cancelled_is_released() -> Non
         + encode_reply(Reply(cancelled.identifier, error="not-found"))
     )
     (released,) = received(server, client)
-    assert (released.function, released.key, released.timeout) == (
-        Function.RELEASE,
-        b"d:1:1:a",
-        7,
-    )
+    assert (released.function, released.key, released.timeout) == (Function.RELEASE, b"d:1:1:a", 7)
     assert not client.settled
     client.receive_data(encode_reply(Reply(released.identifier)))
     assert client.settled

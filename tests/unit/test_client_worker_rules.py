@@ -12,11 +12,7 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, reply_readers
-from fastjournal.client.core.failed_attempts import (
-    EndPolicy,
-    decide_retry,
-    learn_burial,
-)
+from fastjournal.client.core.failed_attempts import EndPolicy, decide_retry, learn_burial
 from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED, connection_lost
 from fastjournal.client.core.leased_job import LeasedJob
 from fastjournal.client.core.multiplexer import Multiplexer

@@ -89,10 +89,7 @@ def test_lock_file_that_may_only_be_read_is_locked_and_one_that_is_not_there_is_
         return open_(path, flags, mode)
 
     monkeypatch.setattr(os, "open", read_only)
-    with (
-        lock_to_read(disk, directory),
-        pytest.raises(LogLockedError),
-    ):
+    with lock_to_read(disk, directory), pytest.raises(LogLockedError):
         lock_read(disk, directory, exclusive=True)
     (tmp_path / READ_LOCK).unlink()
     with lock_to_read(disk, directory):

@@ -10,22 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.format.envelope import (
-    Completion,
-    Envelope,
-    Failure,
-)
-from fastjournal.cmdlog.format.layout import (
-    NO_TIME,
-    Command,
-    decode_uvarint,
-    encode_uvarint,
-)
+from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
+from fastjournal.cmdlog.format.layout import NO_TIME, Command, decode_uvarint, encode_uvarint
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER as HEADER
-from fastjournal.cmdlog.format.operation_records import (
-    Change,
-    Operation,
-)
+from fastjournal.cmdlog.format.operation_records import Change, Operation
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
-from fastjournal.cmdlog.format.operation_records import (
-    Tombstone,
-    Touch,
-)
+from fastjournal.cmdlog.format.operation_records import Tombstone, Touch
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
@@ -147,9 +144,7 @@ def test_torn_tail_that_cannot_be_kept_for_another_reason_is_not_cut() -> None:
 
 
 @pytest.mark.parametrize("data", [SEGMENT_HEADER[:n] for n in range(9)] + [bytes(8), bytes(600)])
-def test_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
-    data: bytes,
-) -> None:
+def test_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(data: bytes) -> None:
     first, second, _ = three_segments()
     disk = a_disk(s1=first, s2=second, s3=data)
     result = recovered(disk)

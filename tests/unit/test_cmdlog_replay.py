@@ -218,18 +218,9 @@ def bad_records() -> list[tuple[str, bytes]]:
         *logs,
         ("an envelope", record(b"FJ\x01\x91\x01")),
         ("no envelope", record(b"FJ\x01")),
-        (
-            "an instant before 1970",
-            record(pack((KEY, None, (), 1, b"", -1, 1, 1, 1))),
-        ),
-        (
-            "an arrival too high",
-            record(pack((KEY, None, (), 1, b"", 1, 1, 1, 2**63))),
-        ),
-        (
-            "an unheard-of type",
-            record(pack((KEY, None, (), 256, b"", 1, 1, 1, 1))),
-        ),
+        ("an instant before 1970", record(pack((KEY, None, (), 1, b"", -1, 1, 1, 1)))),
+        ("an arrival too high", record(pack((KEY, None, (), 1, b"", 1, 1, 1, 2**63)))),
+        ("an unheard-of type", record(pack((KEY, None, (), 256, b"", 1, 1, 1, 1)))),
         ("an unknown operation", record(b"FJ\x01\x91\xa7unheard", operation)),
         ("an operation's field", record(b"FJ\x01\x93\xa5lease\x01\xa1x", operation)),
         ("a name that is no domain", record(b"", encode_head(b"a:b", 1, 1, 0, 0, 0))),

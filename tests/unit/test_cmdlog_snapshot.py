@@ -93,9 +93,7 @@ def test_snapshot_after_any_crash_is_whole_or_a_partial_that_can_be_removed(
     assert partial
 
 
-def test_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
-    disk: SimulatedDisk,
-) -> None:
+def test_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log")
     take(disk, writer.sealed)
     failures = 0

@@ -11,11 +11,7 @@ import pytest
 from fastjournal.cmdlog.format.endings import DELETED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
-from fastjournal.cmdlog.format.operation_records import (
-    Operation,
-    tag_of,
-    unpack_operation,
-)
+from fastjournal.cmdlog.format.operation_records import Operation, tag_of, unpack_operation
 from fastjournal.cmdlog.format.records import Record, decode_body, is_operation
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot

@@ -344,9 +344,7 @@ def test_engine_gets_its_options_in_its_units() -> None:
     assert load_config(None, {"cmdlog_path": "/log"}).settings() == type(settings)()
 
 
-def test_value_over_what_workq_takes_is_said_at_the_start(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_value_over_what_workq_takes_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     start("--cmdlog-path", "/log", "--max-value", "1000000")
     assert "workq" not in caplog.text
     start("--cmdlog-path", "/log", "--max-value", "1000001")

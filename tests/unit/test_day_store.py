@@ -24,12 +24,7 @@ from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.spark.export import entry_sort
 from fastjournal.spark.export.entry_sort import RunGroup, find_ranges, read_range, write_runs
 from fastjournal.spark.live_entries.fetch import ENTRY_ARROW_SCHEMA
-from fastjournal.spark.nightly.day_store import (
-    DayStore,
-    HistoryTables,
-    StateTables,
-    checked_output,
-)
+from fastjournal.spark.nightly.day_store import DayStore, HistoryTables, StateTables, checked_output
 from fastjournal.spark.nightly.report.figures import TableReader
 from fastjournal.spark.storage.files import (
     CONNECT_TIMEOUT_S,
@@ -142,9 +137,7 @@ def test_publication_replaces_all_files_of_a_day(tmp_path: Path) -> None:
     assert store.states()[str(DAY)].history.segments == ["new"]
 
 
-def test_publication_of_the_state_keeps_the_history_and_the_other_way_round(
-    tmp_path: Path,
-) -> None:
+def test_publication_of_the_state_keeps_the_history_and_the_other_way_round(tmp_path: Path) -> None:
     store = DayStore(str(tmp_path))
     publish(store, "old")
     states = store.states()

@@ -33,10 +33,7 @@ def test_due_entry_has_no_reason_and_a_place() -> None:
     ("fields", "expected"),
     [
         ({"state": "delayed", "not_before_us": NOW + 1}, ["delayed"]),
-        (
-            {"state": "delayed", "not_before_us": NOW + 9, "first_due_us": NOW - 5},
-            ["postponed"],
-        ),
+        ({"state": "delayed", "not_before_us": NOW + 9, "first_due_us": NOW - 5}, ["postponed"]),
         (
             {"state": "delayed", "not_before_us": NOW + 9, "last_error": "e", "accessed_us": 5},
             ["back-off"],

@@ -239,11 +239,7 @@ def delayed_then(run: Run, path: Path, change: Callable[[], None]) -> None:
 @pytest.mark.parametrize("name", [SLOT, DROP_IN])
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_delayed_records_that_were_overwritten_do_not_harm_the_new_content(
-    tmp_path: Path,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    content: tuple[str, ...],
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, name: str, content: tuple[str, ...]
 ) -> None:
     path = tmp_path / name
     delayed_then(run, path, lambda: _write(path, FILE_HEADER + records(*content)))

@@ -42,9 +42,7 @@ def evict_all(file: SlotFile) -> list[tuple[int, int]]:
     return taken
 
 
-def test_merged_range_leaves_out_suspects_that_are_remembered_one_by_one(
-    tmp_path: Path,
-) -> None:
+def test_merged_range_leaves_out_suspects_that_are_remembered_one_by_one(tmp_path: Path) -> None:
     file = open_slot(write(tmp_path, *records(6)))
     queue = RetryQueue(ranges_max=2)
     places = evict_all(file)
@@ -66,9 +64,7 @@ def test_merged_range_leaves_out_suspects_that_are_remembered_one_by_one(
     file.close()
 
 
-def test_suspect_that_is_remembered_no_more_is_in_the_range_around_it(
-    tmp_path: Path,
-) -> None:
+def test_suspect_that_is_remembered_no_more_is_in_the_range_around_it(tmp_path: Path) -> None:
     file = open_slot(write(tmp_path, *records(4)))
     queue = RetryQueue(ranges_max=2)
     places = evict_all(file)

@@ -60,10 +60,7 @@ def break_erasing(monkeypatch: pytest.MonkeyPatch, inodes: set[int], number: int
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 async def test_slot_that_cannot_be_erased_is_left_out_and_its_start_alone_is_sent_again(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     bad, of_bad = fill(tmp_path, 0, BAD)
     _, of_good = fill(tmp_path, 1, GOOD)

@@ -13,11 +13,7 @@ from fastjournal.cmdlog.format.records import encode_time
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
-from fastjournald.group_commit.commit import (
-    WRITE_BYTES_MIN,
-    GroupCommit,
-    SyncThread,
-)
+from fastjournald.group_commit.commit import WRITE_BYTES_MIN, GroupCommit, SyncThread
 
 LOG = "/log"
 TIME = encode_time(0)
@@ -289,9 +285,7 @@ async def test_replies_that_need_a_write_only_do_not_wait_for_a_sync_in_the_thre
     assert 0 < log.writer.durable < log.writer.written
 
 
-async def test_failure_in_the_thread_reaches_all_who_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failure_in_the_thread_reaches_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     log, slow = await on_slow_disk(monkeypatch)
     slow.during_sync = lambda: None
     log.disk.fail_at(1, "sync")
@@ -364,9 +358,7 @@ async def test_interval_is_synced_once_and_only_if_something_was_written(
         nursery.cancel_scope.cancel()
 
 
-async def test_failed_interval_sync_ends_the_daemon(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_failed_interval_sync_ends_the_daemon(autojump_clock: trio.testing.MockClock) -> None:
     log = Log(SyncPolicy.INTERVAL)
     await log.client("a")
     log.disk.fail_at(1, "sync")

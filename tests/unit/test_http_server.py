@@ -56,8 +56,7 @@ def socket_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 async def converse(
-    talk: Callable[[trio.SocketStream], Awaitable[None]],
-    server: HttpServer | None = None,
+    talk: Callable[[trio.SocketStream], Awaitable[None]], server: HttpServer | None = None
 ) -> None:
     """Let a client talk to a server; the test fails if the server raises or goes on for ever."""
     ours, theirs = socket_pair()
@@ -330,9 +329,7 @@ async def test_byte_now_and_then_does_not_help(autojump_clock: trio.testing.Mock
     await converse(talk)
 
 
-async def test_client_that_does_not_read_is_closed(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_client_that_does_not_read_is_closed(autojump_clock: trio.testing.MockClock) -> None:
     async def large(_: HttpRequest) -> HttpResponse:
         return HttpResponse(HTTPStatus.OK, bytes(10_000_000))
 

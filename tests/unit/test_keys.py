@@ -15,11 +15,7 @@ from fastjournal.client.core.calls import bury
 from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import (
-    JournalKey,
-    build_journal_key,
-    parse_journal_key,
-)
+from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
 from fastjournal.numeric import check_integer
 
 

@@ -104,12 +104,7 @@ def test_watchdog_of_a_stalled_event_loop_sends_nothing(
 
 @pytest.mark.parametrize(
     ("microseconds", "process", "seconds"),
-    [
-        (None, None, None),
-        ("30000000", None, 30.0),
-        ("500000", 0, 0.5),
-        ("30000000", 1, None),
-    ],
+    [(None, None, None), ("30000000", None, 30.0), ("500000", 0, 0.5), ("30000000", 1, None)],
 )
 def test_watchdog_interval_is_that_of_the_service_manager(
     monkeypatch: pytest.MonkeyPatch,

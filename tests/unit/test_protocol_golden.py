@@ -83,12 +83,7 @@ REQUESTS = [
         "timeout, ttl, count in this order",
         f"464a 0001 000b 0102 6008 {T} 1111111111111111 2222222222222222 3333 01 64",
         request(
-            11,
-            0x6008,
-            key=b"d",
-            timeout=0x1111111111111111,
-            ttl=0x2222222222222222,
-            count=0x3333,
+            11, 0x6008, key=b"d", timeout=0x1111111111111111, ttl=0x2222222222222222, count=0x3333
         ),
     ),
     Vector(
@@ -310,11 +305,7 @@ REPLIES = [
         f"4a52 0001 0102 0001 {T} 0100 62757379 20 {'78' * 251}",
         reply(0x0001, error="busy " + "x" * 251),
     ),
-    Vector(
-        "TIMEOUT",
-        f"4a52 0001 0102 0008 {T} 0000000000000005 00",
-        reply(0x0008, timeout=5),
-    ),
+    Vector("TIMEOUT", f"4a52 0001 0102 0008 {T} 0000000000000005 00", reply(0x0008, timeout=5)),
     Vector("TTL", f"4a52 0001 0102 4000 {T} 0000000000000006 00", reply(0x4000, ttl=6)),
     Vector("COUNT 0", f"4a52 0001 0102 2000 {T} 0000 00", reply(0x2000, pairs=[])),
     Vector(

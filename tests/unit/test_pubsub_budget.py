@@ -226,8 +226,7 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX",
-        3 * 20_000,
+        "fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 3 * 20_000
     )
     monkeypatch.setattr("fastjournald.engine.pubsub.subscriber.SUBSCRIPTIONS_BYTES_MAX", 115_000)
     s = Listening()
@@ -281,9 +280,7 @@ def is_about(about: bytes | KeyFilter, key: bytes) -> bool:
 
 
 @settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]), st.booleans(), st.integers(0, 3))
 def test_matching_in_slices_tells_what_a_naive_list_tells(

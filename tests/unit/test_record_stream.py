@@ -16,13 +16,7 @@ pytest.importorskip("pyspark")
 import google_crc32c
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from fastjournal.cmdlog.archive import (
-    FORMAT,
-    VERSION,
-    ArchivedSegment,
-    ArchiveState,
-    write_state,
-)
+from fastjournal.cmdlog.archive import FORMAT, VERSION, ArchivedSegment, ArchiveState, write_state
 from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.disk import OsDisk
@@ -284,9 +278,7 @@ def test_stream_refuses_an_archive_that_goes_on_under_lower_numbers(
         stream.latestOffset(start, ReadAllAvailable())
 
 
-def test_stream_refuses_a_segment_that_follows_another_one_than_it_has_read(
-    tmp_path: Path,
-) -> None:
+def test_stream_refuses_a_segment_that_follows_another_one_than_it_has_read(tmp_path: Path) -> None:
     stream, start, datas = restored(tmp_path)
     # while the stream was down a restored log went beyond the number that it has read
     shorter = sealed_segment(3, datas[1], b"2")

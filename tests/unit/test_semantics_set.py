@@ -156,10 +156,7 @@ def test_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> No
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "Errors: `clock-skew`",
-    "Last writer wins (timestamps, tombstones): `clock-skew`",
-)
+@pytest.mark.rule("Errors: `clock-skew`", "Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
     assert s.set(b"p", at=START + 60 * SECOND) == ""
     assert s.set(b"q", at=START + 60 * SECOND + 1) == "clock-skew"

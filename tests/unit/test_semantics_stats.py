@@ -414,9 +414,7 @@ def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
     assert explained(s, EXPLAIN_JOB)["superseded_by"] == EXPLAIN_OTHER.decode()
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `locked_since_us`",
-)
+@pytest.mark.rule("Delivery state of an entry: `locked_since_us`")
 def test_explanation_tells_since_when_an_entry_is_locked() -> None:
     s = engine()
     s.set(EXPLAIN_JOB)

@@ -321,10 +321,7 @@ def hold_matches(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, thre
 
 
 SLOW_SCAN = request(
-    Function.GET,
-    b"(a{1,30}){1,30}[0-9]+b$",
-    flags=Flag.DATA | Query.REGEX << QUERY_SHIFT,
-    count=0,
+    Function.GET, b"(a{1,30}){1,30}[0-9]+b$", flags=Flag.DATA | Query.REGEX << QUERY_SHIFT, count=0
 )
 
 

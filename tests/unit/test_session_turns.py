@@ -11,13 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal.limits import (
-    BATCH_WORK,
-    CALL_WORK_MAX,
-    HANG_UP_WORK,
-    NEXT_ENTRIES_MAX,
-    TURN_WORK,
-)
+from fastjournal.limits import BATCH_WORK, CALL_WORK_MAX, HANG_UP_WORK, NEXT_ENTRIES_MAX, TURN_WORK
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import Scan

@@ -88,9 +88,7 @@ def test_partition_of_a_journal_has_queues_up_to_its_bytes(monkeypatch: pytest.M
     assert row_views._side_by_side([]) == []
 
 
-def test_views_have_damage_of_a_link_that_leads_nowhere(
-    tmp_path: Path,
-) -> None:
+def test_views_have_damage_of_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     for view in ("records", "entries"):
         directory = tmp_path / view
         directory.mkdir()

@@ -13,11 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from fastjournal.client.core.client_credentials import make_context
-from fastjournal.limits import (
-    HANDSHAKE_SECONDS_MAX,
-    HANDSHAKES_MAX,
-    HANDSHAKES_PER_ORIGIN_MAX,
-)
+from fastjournal.limits import HANDSHAKE_SECONDS_MAX, HANDSHAKES_MAX, HANDSHAKES_PER_ORIGIN_MAX
 from fastjournal.protocol import ClientConnection, Function, Request
 from fastjournald.net.listeners import accept
 from fastjournald.net.tls import Handshakes, TlsStream

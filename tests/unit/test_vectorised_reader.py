@@ -31,9 +31,7 @@ from fastjournal.spark.decoding import rows as decoder
 from fastjournal.spark.decoding.byte_arrays import SegmentBytes
 from fastjournal.spark.decoding.rows import RecordRow
 from fastjournal.spark.decoding.vectorised import chunk
-from fastjournal.spark.decoding.vectorised.frames import (
-    SegmentSlice,
-)
+from fastjournal.spark.decoding.vectorised.frames import SegmentSlice
 from fastjournal.spark.decoding.vectorised.vectorised_reader import read_batches
 from fastjournal.spark.decoding.view_columns import READABLE, to_batch
 from fastjournal.spark.storage.files import LogDirectory, SegmentFile
@@ -261,11 +259,7 @@ def test_reader_equals_the_oracle_where_a_record_has_other_contents(tmp_path: Pa
 def test_reader_equals_the_oracle_where_numbers_of_groups_are_absurd(
     tmp_path: Path, number: int
 ) -> None:
-    for head in (
-        Lease.bare(number, 7),
-        Lease.bare(1, number),
-        Batch(number),
-    ):
+    for head in (Lease.bare(number, 7), Lease.bare(1, number), Batch(number)):
         builder = SegmentBuilder(previous=None)
         job = builder.entry(b"w:1:5:x")
         builder.operation(head)
