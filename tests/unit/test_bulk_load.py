@@ -15,30 +15,15 @@ from fastjournald.tables.entry import Entry, EntryState
 
 NOW = 1_700_000_000_000_000
 KEYS = [
-    b"a:128:%016d:x" % NOW,
-    b"a:128:%016d:y" % (NOW - 1),
-    b"a:128:%016d:z" % (NOW + 1),
-    b"a:128:%016d" % NOW,
-    b"a:128:%016dx" % NOW,
-    b"a:128:%015d:short" % 7,
-    b"a:128:%017d:long" % 7,
-    b"a:128:%016x:hex" % (10 << 40),
-    b"a:128:99999999999999999999:over",
-    b"a:128:18446744073709551615:never",
-    b"a:1:%016d:other priority" % NOW,
-    b"a:001:%016d:other form of it" % NOW,
-    b"a:256:%016d:none" % NOW,
-    b"a:256:%016d:none again" % NOW,
-    b":128:%016d:no domain" % NOW,
-    b"b:128:%016d:other domain" % NOW,
-    b"b:128:%016d:" % NOW,
-    b"b:128::%016d" % NOW,
-    b"plain",
-    b"a:128",
-    b"a:128:",
-    b"::",
-    b"\xff:128:%016d:\xff" % NOW,
-]
+    b"a:128:%016d:x" % NOW, b"a:128:%016d:y" % (NOW - 1), b"a:128:%016d:z" % (NOW + 1),
+    b"a:128:%016d" % NOW, b"a:128:%016dx" % NOW, b"a:128:%015d:short" % 7, b"a:128:%017d:long" % 7,
+    b"a:128:%016x:hex" % (10 << 40), b"a:128:99999999999999999999:over",
+    b"a:128:18446744073709551615:never", b"a:1:%016d:other priority" % NOW,
+    b"a:001:%016d:other form of it" % NOW, b"a:256:%016d:none" % NOW,
+    b"a:256:%016d:none again" % NOW, b":128:%016d:no domain" % NOW,
+    b"b:128:%016d:other domain" % NOW, b"b:128:%016d:" % NOW, b"b:128::%016d" % NOW, b"plain",
+    b"a:128", b"a:128:", b"::", b"\xff:128:%016d:\xff" % NOW,
+]  # fmt: skip
 
 
 @pytest.fixture(params=[1, 2, 1024], autouse=True)

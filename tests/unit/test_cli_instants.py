@@ -32,24 +32,15 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("distance", "shown"),
     [
-        (0, "now"),
-        (999, "now"),
-        (1_500, "in 1ms"),
-        (-59 * SECOND, "59s ago"),
-        (60 * SECOND, "in 1m"),
-        (3 * 60 * SECOND + 29 * SECOND, "in 3m"),
-        (3 * 60 * SECOND + 59 * SECOND, "in 4m"),
-        (300 * SECOND - 50_000, "in 5m"),
-        (999_600, "in 1s"),
-        (59 * SECOND + 500_000, "in 59s"),
-        (59 * SECOND + 500_001, "in 1m"),
-        (-3599 * SECOND, "1h ago"),
-        (23 * 3600 * SECOND + 1801 * SECOND, "in 1d"),
-        (-2 * 3600 * SECOND, "2h ago"),
-        (86_400 * SECOND, "in 1d"),
+        (0, "now"), (999, "now"), (1_500, "in 1ms"), (-59 * SECOND, "59s ago"),
+        (60 * SECOND, "in 1m"), (3 * 60 * SECOND + 29 * SECOND, "in 3m"),
+        (3 * 60 * SECOND + 59 * SECOND, "in 4m"), (300 * SECOND - 50_000, "in 5m"),
+        (999_600, "in 1s"), (59 * SECOND + 500_000, "in 59s"), (59 * SECOND + 500_001, "in 1m"),
+        (-3599 * SECOND, "1h ago"), (23 * 3600 * SECOND + 1801 * SECOND, "in 1d"),
+        (-2 * 3600 * SECOND, "2h ago"), (86_400 * SECOND, "in 1d"),
         (-4000 * 86_400 * SECOND, "4,000d ago"),
     ],
-)
+)  # fmt: skip
 def test_relative_instant_has_its_largest_unit(distance: int, shown: str) -> None:
     assert format_relative(NOW + distance, NOW) == shown
 

@@ -100,16 +100,11 @@ def test_value_has_the_json_type_that_it_stands_for(
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("entries", 1234567, "1,234,567"),
-        ("uptime_us", 90_000_000, "1m 30s"),
-        ("created_us", 0, ""),
-        ("token", 1_000_000, "1000000"),
-        ("read_only", False, "False"),
-        ("keys", ["a"], '["a"]'),
-        ("expires_us", None, ""),
-        ("state", "ready", "ready"),
+        ("entries", 1234567, "1,234,567"), ("uptime_us", 90_000_000, "1m 30s"),
+        ("created_us", 0, ""), ("token", 1_000_000, "1000000"), ("read_only", False, "False"),
+        ("keys", ["a"], '["a"]'), ("expires_us", None, ""), ("state", "ready", "ready"),
     ],
-)
+)  # fmt: skip
 def test_field_is_shown_as_what_its_name_says(name: str, value: object, shown: str) -> None:
     assert show_field(name, value) == shown
 

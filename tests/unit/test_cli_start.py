@@ -110,24 +110,10 @@ def test_file_that_ends_too_early_is_an_error_with_a_sentence(
 
 
 SENTENCE_SUFFICES = [
-    "stale",
-    "lease-lost",
-    "not-owner",
-    "overflow",
-    "too-large",
-    "unknown-function",
-    "clock-skew",
-    "read-only",
-    "busy",
-    "shutting-down",
-    "bad-request",
-    "bad-key",
-    "bad-value",
-    "bad-cursor",
-    "unsupported-version",
-    "not-persisted",
-    "not-readable",
-]
+    "stale", "lease-lost", "not-owner", "overflow", "too-large", "unknown-function", "clock-skew",
+    "read-only", "busy", "shutting-down", "bad-request", "bad-key", "bad-value", "bad-cursor",
+    "unsupported-version", "not-persisted", "not-readable",
+]  # fmt: skip
 """Codes whose sentence says what to do, or that no command of fj-cli gets by what is typed."""
 
 

@@ -42,12 +42,8 @@ GIVEN = DATA | META | PERSIST | OVERWRITE | WORKED_ON | LISTEN | UPDATE
 CASES = [
     (calls.nop(), F.NOP, 0, {}),
     (calls.quit_(), F.QUIT, 0, {}),
-    (
-        calls.set_("k", b"v"),
-        F.SET,
-        PERSIST,
-        {"key": b"k", "value": b"v", "value_type": ValueType.BUFFER, "timeout": None, "ttl": None},
-    ),
+    (calls.set_("k", b"v"), F.SET, PERSIST,
+     {"key": b"k", "value": b"v", "value_type": ValueType.BUFFER, "timeout": None, "ttl": None}),
     (
         calls.set_(
             b"k", 7, uri="u", persist=False, overwrite=True, expires=LATER_S, ttl=6, timestamp_us=9
@@ -64,12 +60,8 @@ CASES = [
     (calls.delete("k", token=4, timestamp_us=3), F.DELETE, PERSIST | WORKED_ON, {"timeout": 4}),
     (calls.delete("k", overwrite=True, persist=False), F.DELETE, OVERWRITE, {}),
     (calls.next_(), F.NEXT, DATA, {"key": b"", "count": 1, "timeout": None, "ttl": None}),
-    (
-        calls.next_("d", count=64, lease=0.005, wait=timedelta(seconds=6), meta=True),
-        F.NEXT,
-        DATA | META | LISTEN,
-        {"key": b"d", "count": 64, "timeout": 5000, "ttl": 6 * S},
-    ),
+    (calls.next_("d", count=64, lease=0.005, wait=timedelta(seconds=6), meta=True), F.NEXT,
+     DATA | META | LISTEN, {"key": b"d", "count": 64, "timeout": 5000, "ttl": 6 * S}),
     (calls.next_(wait=WAIT_WITHOUT_END), F.NEXT, DATA | LISTEN, {"ttl": None}),
     (calls.next_(delete=True), F.NEXT, DATA | OVERWRITE, {}),
     (calls.release("k", 4), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": None}),
@@ -83,48 +75,28 @@ CASES = [
     (calls.pause("d", 9), F.PAUSE, 0, {"key": b"d", "ttl": 9 * S}),
     (calls.resume("d"), F.PAUSE, 0, {"key": b"d", "ttl": 0}),
     (calls.add("k", 2), F.ADD, PERSIST, {"value_type": 3, "value": bytes(7) + b"\2"}),
-    (
-        calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp_us=7),
-        F.ADD,
-        OVERWRITE | META,
-        {"value_type": 4, "timestamp": 7},
-    ),
+    (calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp_us=7), F.ADD,
+     OVERWRITE | META, {"value_type": 4, "timestamp": 7}),
     (calls.flip("k", meta=True), F.NOT, PERSIST | META, {"key": b"k", "value_type": None}),
     (calls.truncate("k", 5), F.TRUNCATE, PERSIST, {"value_type": 3, "value": bytes(7) + b"\5"}),
     (calls.lock("k"), F.LOCK, 0, {"key": b"k", "timeout": None}),
     (calls.lock("k", timeout=5), F.LOCK, 0, {"timeout": 5 * S}),
     (calls.unlock("k"), F.UNLOCK, 0, {"key": b"k"}),
     (calls.rename("k", "l"), F.RENAME, PERSIST, {"key": b"k", "second_key": b"l"}),
-    (
-        calls.rename("k", "l", overwrite=True, persist=False, timestamp_us=3),
-        F.RENAME,
-        OVERWRITE,
-        {"timestamp": 3},
-    ),
+    (calls.rename("k", "l", overwrite=True, persist=False, timestamp_us=3), F.RENAME, OVERWRITE,
+     {"timestamp": 3}),
     (calls.link("k", "l"), F.LINK, PERSIST, {"key": b"k", "second_key": b"l"}),
     (calls.auth("secret"), F.AUTH, 0, {"value_type": 1, "value": b"secret"}),
     (calls.daemon_stats(), F.STATS, 0, {"key": b""}),
     (calls.domain_stats("d"), F.STATS, 0, {"key": b"d"}),
     (calls.entry_stats("k"), F.STATS, DATA, {"key": b"k"}),
-    (
-        calls.range_("a", "b", page=5).first,
-        F.GET,
-        DATA,
-        {"key": b"a", "second_key": b"b", "count": 5, "timeout": None},
-    ),
-    (
-        calls.range_(data=False, meta=True, lease=9).first,
-        F.GET,
-        META,
-        {"key": b"", "second_key": b"", "count": 1000, "timeout": 9 * S},
-    ),
+    (calls.range_("a", "b", page=5).first, F.GET, DATA,
+     {"key": b"a", "second_key": b"b", "count": 5, "timeout": None}),
+    (calls.range_(data=False, meta=True, lease=9).first, F.GET, META,
+     {"key": b"", "second_key": b"", "count": 1000, "timeout": 9 * S}),
     (calls.range_(expires=LATER_S).first, F.GET, DATA | UPDATE, {"timeout": LATER_US}),
-    (
-        calls.prefix("a", skip_worked_on=True).first,
-        F.GET,
-        DATA | WORKED_ON,
-        {"key": b"a", "second_key": b"a" + b"\xff" * 4095},
-    ),
+    (calls.prefix("a", skip_worked_on=True).first, F.GET, DATA | WORKED_ON,
+     {"key": b"a", "second_key": b"a" + b"\xff" * 4095}),
     (calls.listening("k"), F.GET, LISTEN, {"key": b"k", "second_key": b"k", "count": 1}),
     (calls.listening(start="b"), F.GET, LISTEN, {"key": b"b", "second_key": b""}),
     (calls.listening(prefix=b"\xff"), F.GET, LISTEN, {"second_key": b"\xff" * 4096}),
@@ -132,7 +104,7 @@ CASES = [
     (calls.stats("k", data=True), F.STATS, DATA, {"key": b"k"}),
     (calls.snapshot(), F.SNAPSHOT, 0, {"key": b"", "count": None}),
     (calls.snapshot(keep=3), F.SNAPSHOT, 0, {"count": 3}),
-]
+]  # fmt: skip
 
 
 def test_function_of_this_version_has_a_call() -> None:

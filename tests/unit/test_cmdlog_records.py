@@ -36,13 +36,9 @@ from fastjournal.errors import LogCorruptError
 from fastjournal.testing.workq_rules import assert_workq_accepts
 
 NUMBER_FORMS: dict[Any, Any] = {
-    bytes: bytes(16),
-    bytes | None: None,
-    list[bytes]: [],
-    tuple[int, ...]: (),
-    bool: False,
+    bytes: bytes(16), bytes | None: None, list[bytes]: [], tuple[int, ...]: (), bool: False,
     list[bytes | int]: [],
-}
+}  # fmt: skip
 """A value of each type of a field; all others are numbers."""
 JOB_ID = bytes.fromhex("2ca5e3335ac34558b16b9e3f4a749e21")
 NOW = encode_time(1_795_165_389_751_578)

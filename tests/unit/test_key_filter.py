@@ -43,14 +43,10 @@ def test_bound_that_is_too_long_is_bad_key() -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        b"(a{1,500}){1,2}" * 2,
-        b"(((a?){50}){20})b" * 2,
-        b"a?" * 2000,
-        b"(((a{1,10}){1,10}){1,10})" * 150,
-        b"[ab]*a[ab]{1000}c" * 3,
-        b"\\pL" * 33,
+        b"(a{1,500}){1,2}" * 2, b"(((a?){50}){20})b" * 2, b"a?" * 2000,
+        b"(((a{1,10}){1,10}){1,10})" * 150, b"[ab]*a[ab]{1000}c" * 3, b"\\pL" * 33,
     ],
-)
+)  # fmt: skip
 def test_expression_that_could_run_away_is_too_complex(
     expression: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,36 +111,16 @@ def test_expression_that_is_too_long_is_bad_regex() -> None:
 @pytest.mark.parametrize(
     ("expression", "prefix"),
     [
-        (b"^pages:", b"pages:"),
-        (b"\\Apages:", b"pages:"),
-        (b"^pages\\:00\\.", b"pages:00."),
-        (b"^pages:(a|b)", b"pages:"),
-        (b"^pages:[|)]", b"pages:"),
-        (b"^pages:[]|)]x", b"pages:"),
-        (b"^pages:[[:alpha:]|]", b"pages:"),
-        (b"^ab*", b"a"),
-        (b"^ab?c", b"a"),
-        (b"^ab{0,2}", b"a"),
-        (b"^ab+", b"a"),
-        (b"^a\\.*", b"a"),
-        (b"^\xff\xfe", b"\xff\xfe"),
-        (b"^pages:.*\\|", b"pages:"),
-        (b"^a$", b"a"),
-        (b"pages:", b""),
-        (b"(^a)", b""),
-        (b"^a|b", b""),
-        (b"^(a|b)|c", b""),
-        (b"^a[|]|b", b""),
-        (b"(?i)^a", b""),
-        (b"^(?i)a", b""),
-        (b"^*a", b""),
-        (b"^\\x41", b""),
-        (b"^a\\Q|\\E", b""),
-        (b"^", b""),
-        (b"", b""),
+        (b"^pages:", b"pages:"), (b"\\Apages:", b"pages:"), (b"^pages\\:00\\.", b"pages:00."),
+        (b"^pages:(a|b)", b"pages:"), (b"^pages:[|)]", b"pages:"), (b"^pages:[]|)]x", b"pages:"),
+        (b"^pages:[[:alpha:]|]", b"pages:"), (b"^ab*", b"a"), (b"^ab?c", b"a"), (b"^ab{0,2}", b"a"),
+        (b"^ab+", b"a"), (b"^a\\.*", b"a"), (b"^\xff\xfe", b"\xff\xfe"),
+        (b"^pages:.*\\|", b"pages:"), (b"^a$", b"a"), (b"pages:", b""), (b"(^a)", b""),
+        (b"^a|b", b""), (b"^(a|b)|c", b""), (b"^a[|]|b", b""), (b"(?i)^a", b""), (b"^(?i)a", b""),
+        (b"^*a", b""), (b"^\\x41", b""), (b"^a\\Q|\\E", b""), (b"^", b""), (b"", b""),
         (b"^a\\", b"a"),
     ],
-)
+)  # fmt: skip
 def test_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
     assert literal_prefix(expression) == prefix
 

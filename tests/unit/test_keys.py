@@ -36,17 +36,11 @@ def test_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> No
 @pytest.mark.parametrize(
     ("domain", "id", "priority", "at"),
     [
-        ("", "x", 1, 0),
-        ("a:b", "x", 1, 0),
-        ("d", "x", 256, 0),
-        ("d", "x", -1, 0),
-        ("d", "x", 1, -1),
-        ("d", "x", 1, 2**64),
-        ("d", "x" * 4096, 1, 0),
-        ("\udcff", "x", 1, 0),
+        ("", "x", 1, 0), ("a:b", "x", 1, 0), ("d", "x", 256, 0), ("d", "x", -1, 0),
+        ("d", "x", 1, -1), ("d", "x", 1, 2**64), ("d", "x" * 4096, 1, 0), ("\udcff", "x", 1, 0),
         ("d", "\udcff", 1, 0),
     ],
-)
+)  # fmt: skip
 def test_part_outside_its_bounds_is_refused(domain: str, id: str, priority: int, at: int) -> None:
     with pytest.raises(BadRequestError) as refused:
         build_journal_key(domain, id, not_before_us=at, priority=priority)

@@ -186,25 +186,14 @@ def test_value_of_some_objects_is_written_as_another_type(
 @pytest.mark.parametrize(
     ("obj", "wanted"),
     [
-        ([], None),
-        ("\ud800", None),
-        ("\ud800", ValueType.BUFFER),
-        (2**63, None),
-        (-(2**63) - 1, None),
-        (10**400, ValueType.FLOAT),
-        (b"\xff", ValueType.STRING),
-        (b"", ValueType.VOID),
-        (None, ValueType.BUFFER),
-        ("1", ValueType.INTEGER),
-        (1.0, ValueType.INTEGER),
-        (True, ValueType.INTEGER),
-        (True, ValueType.FLOAT),
-        (False, ValueType.FLOAT),
-        (1, ValueType.BOOLEAN),
-        (1, ValueType.STRING),
+        ([], None), ("\ud800", None), ("\ud800", ValueType.BUFFER), (2**63, None),
+        (-(2**63) - 1, None), (10**400, ValueType.FLOAT), (b"\xff", ValueType.STRING),
+        (b"", ValueType.VOID), (None, ValueType.BUFFER), ("1", ValueType.INTEGER),
+        (1.0, ValueType.INTEGER), (True, ValueType.INTEGER), (True, ValueType.FLOAT),
+        (False, ValueType.FLOAT), (1, ValueType.BOOLEAN), (1, ValueType.STRING),
         (1, ValueType.VOID),
     ],
-)
+)  # fmt: skip
 def test_value_that_does_not_fit_its_type_is_refused(obj: Value, wanted: ValueType | None) -> None:
     with pytest.raises(BadRequestError) as caught:
         encode_value(obj, wanted)
@@ -215,21 +204,10 @@ def test_value_that_does_not_fit_its_type_is_refused(obj: Value, wanted: ValueTy
 @pytest.mark.parametrize(
     ("value_type", "text"),
     [
-        (0, "00"),
-        (2, "ff"),
-        (3, ""),
-        (3, "000000"),
-        (3, "00" * 9),
-        (4, "0000"),
-        (4, "00" * 16),
-        (5, ""),
-        (5, "02"),
-        (5, "0001"),
-        (6, ""),
-        (255, "00"),
-        (-1, ""),
+        (0, "00"), (2, "ff"), (3, ""), (3, "000000"), (3, "00" * 9), (4, "0000"), (4, "00" * 16),
+        (5, ""), (5, "02"), (5, "0001"), (6, ""), (255, "00"), (-1, ""),
     ],
-)
+)  # fmt: skip
 def test_data_that_do_not_have_the_form_of_their_type_are_refused(
     value_type: int, text: str
 ) -> None:

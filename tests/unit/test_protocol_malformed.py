@@ -31,23 +31,15 @@ MALFORMED_REQUESTS = [
     ("u16 value size 0", f"464a 0001 0002 0a0b 0004 {T} 01 6b 0000", "bad-request", 0x0A0B),
     ("u32 value size 0", f"464a 0001 0002 0a0b 0006 {T} 01 6b 00000000", "bad-request", 0x0A0B),
     ("NOP, value size 0", f"464a 0001 0000 0a0b 0002 {T} 00 00", "bad-request", 0x0A0B),
-    (
-        "unknown function, value size 0",
-        f"464a 0001 03e7 0a0b 0002 {T} 00 00",
-        "bad-request",
-        0x0A0B,
-    ),
+    ("unknown function, value size 0", f"464a 0001 03e7 0a0b 0002 {T} 00 00", "bad-request",
+     0x0A0B),
     ("one byte over max-value, u8", f"464a 0001 0002 0a0b 0002 {T} 01 6b 66", "too-large", 0x0A0B),
     ("over, u16", f"464a 0001 0002 0a0b 0004 {T} 01 6b 0066", "too-large", 0x0A0B),
     ("over, u32", f"464a 0001 0002 0a0b 0006 {T} 01 6b 00000066", "too-large", 0x0A0B),
     ("4 GiB claimed", f"464a 0001 0002 0a0b 0006 {T} 01 6b ffffffff", "too-large", 0x0A0B),
-    (
-        "over, behind all other fields",
-        f"464a 0001 0002 0a0b 608f {T} {T} {T} 0001 0001 6b 0001 75 ffffffff",
-        "too-large",
-        0x0A0B,
-    ),
-]
+    ("over, behind all other fields",
+     f"464a 0001 0002 0a0b 608f {T} {T} {T} 0001 0001 6b 0001 75 ffffffff", "too-large", 0x0A0B),
+]  # fmt: skip
 VALUE_BYTES_MAX = 100
 
 
@@ -114,24 +106,16 @@ MALFORMED_REPLIES = [
     ("u8 value size 0", f"4a52 0001 0a0b 2002 {T} 0001 00 01 6b 00", "bad-request", 0x0A0B),
     ("u16 value size 0", f"4a52 0001 0a0b 2004 {T} 0001 00 01 6b 0000", "bad-request", 0x0A0B),
     ("u32 value size 0", f"4a52 0001 0a0b 2006 {T} 0001 00 01 6b 0000 0000", "bad-request", 0x0A0B),
-    (
-        "a value over the limit",
-        f"4a52 0001 0a0b 2006 {T} 0001 00 01 6b ffffffff",
-        "too-large",
-        0x0A0B,
-    ),
-    (
-        "the second value over the limit",
-        f"4a52 0001 0a0b 2004 {T} 0002 00 01 6b 0001 00 01 6c ffff",
-        "too-large",
-        0x0A0B,
-    ),
+    ("a value over the limit", f"4a52 0001 0a0b 2006 {T} 0001 00 01 6b ffffffff", "too-large",
+     0x0A0B),
+    ("the second value over the limit", f"4a52 0001 0a0b 2004 {T} 0002 00 01 6b 0001 00 01 6c ffff",
+     "too-large", 0x0A0B),
     ("a key over the limit", f"4a52 0001 0a0b 2003 {T} 0001 0000 ffff", "too-large", 0x0A0B),
     ("an error over the limit", f"4a52 0001 0a0b 0001 {T} ffff", "too-large", 0x0A0B),
     ("a cursor over the limit", f"4a52 0001 0a0b 0101 {T} 0000 ffff", "too-large", 0x0A0B),
     ("more pairs than fit the limit", f"4a52 0001 0a0b 2000 {T} ffff 00", "too-large", 0x0A0B),
     ("a metadata block over the limit", f"4a52 0001 0a0b a002 {T} 0003 00", "too-large", 0x0A0B),
-]
+]  # fmt: skip
 REPLY_BYTES_MAX = 200
 
 

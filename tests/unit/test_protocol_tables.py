@@ -32,21 +32,10 @@ from fastjournald.tables.value_cache import Unreadable
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 FLAGS = {
-    "KEY16": 0,
-    "TIMEOUT": 3,
-    "UPDATE_TIMEOUT": 4,
-    "OVERWRITE": 5,
-    "WORKED_ON": 6,
-    "TWO_KEYS": 7,
-    "CURSOR": 8,
-    "PERSIST": 9,
-    "DATA": 10,
-    "LISTEN": 11,
-    "PERSIST_ALIAS": 12,
-    "COUNT": 13,
-    "TTL": 14,
-    "META": 15,
-}
+    "KEY16": 0, "TIMEOUT": 3, "UPDATE_TIMEOUT": 4, "OVERWRITE": 5, "WORKED_ON": 6, "TWO_KEYS": 7,
+    "CURSOR": 8, "PERSIST": 9, "DATA": 10, "LISTEN": 11, "PERSIST_ALIAS": 12, "COUNT": 13,
+    "TTL": 14, "META": 15,
+}  # fmt: skip
 ERROR_CODES = (
     "not-found exists stale worked-on lease-lost locked not-owner type-mismatch overflow bad-key "
     "bad-value bad-regex bad-cursor bad-request too-large unknown-function unsupported-version "

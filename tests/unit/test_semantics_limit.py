@@ -138,24 +138,12 @@ def test_limit_default_interval_holds_for_every_domain(s: Subject) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b"",
-        b"7",
-        b"[]",
-        b'{"interval": 1}',
-        b'{"interval_us": -1}',
-        b'{"interval_us": 1.5}',
-        b'{"jobs": true}',
-        b'{"jobs": "1"}',
-        b'{"jobs": 9223372036854775808}',
-        b'{"jobs": null}',
-        b"{",
-        b'{"\xff": 1}',
-        b'{"jobs\xff": 1}',
-        b'{"jobs": "\xff"}',
-        b"\xff",
+        b"", b"7", b"[]", b'{"interval": 1}', b'{"interval_us": -1}', b'{"interval_us": 1.5}',
+        b'{"jobs": true}', b'{"jobs": "1"}', b'{"jobs": 9223372036854775808}', b'{"jobs": null}',
+        b"{", b'{"\xff": 1}', b'{"jobs\xff": 1}', b'{"jobs": "\xff"}', b"\xff",
         b'{"jobs": ' + b"9" * 4000 + b"}",
     ],
-)
+)  # fmt: skip
 def test_limit_refuses_unknown_names_and_bad_numbers(s: Subject, value: bytes) -> None:
     asked = request(Function.LIMIT, b"a", value, kind=ValueType.STRING)
     assert s.ask(asked).code == "bad-value"

@@ -74,17 +74,11 @@ def test_options_of_a_table_are_told_from_its_other_properties() -> None:
 @pytest.mark.parametrize(
     ("glob", "found"),
     [
-        ("*", ["a1", "a2", "b"]),
-        ("a?", ["a1", "a2"]),
-        ("a[!1]", ["a2"]),
-        ("a[^1]", ["a2"]),
-        ("{a1,b,none}", ["a1", "b"]),
-        ("{a,b}*", ["a1", "a2", "b"]),
-        ("../*/a[12]", ["a1", "a2"]),
-        ("_*", ["_temporary"]),
-        ("[x]", ["[x]"]),
+        ("*", ["a1", "a2", "b"]), ("a?", ["a1", "a2"]), ("a[!1]", ["a2"]), ("a[^1]", ["a2"]),
+        ("{a1,b,none}", ["a1", "b"]), ("{a,b}*", ["a1", "a2", "b"]), ("../*/a[12]", ["a1", "a2"]),
+        ("_*", ["_temporary"]), ("[x]", ["[x]"]),
     ],
-)
+)  # fmt: skip
 def test_glob_names_the_directories_that_spark_would_take(
     tmp_path: Path, glob: str, found: list[str]
 ) -> None:

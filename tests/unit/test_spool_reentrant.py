@@ -287,23 +287,12 @@ def test_closing_during_a_sync_leaves_no_file_open(
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"priority": 1.5},
-        {"priority": True},
-        {"priority": "1"},
-        {"not_before": "1.5"},
-        {"timestamp_us": 1.5},
-        {"timestamp_us": True},
-        {"expires": "2"},
-        {"ttl": [2]},
-        {"ttl": "1"},
-        {"overwrite": 1},
-        {"overwrite": None},
-        {"domain": 5},
-        {"uri": 5},
-        {"id": 5},
+        {"priority": 1.5}, {"priority": True}, {"priority": "1"}, {"not_before": "1.5"},
+        {"timestamp_us": 1.5}, {"timestamp_us": True}, {"expires": "2"}, {"ttl": [2]}, {"ttl": "1"},
+        {"overwrite": 1}, {"overwrite": None}, {"domain": 5}, {"uri": 5}, {"id": 5},
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_argument_of_another_type_is_named_and_nothing_is_written(
     tmp_path: Path, wrong: dict[str, Any]
 ) -> None:

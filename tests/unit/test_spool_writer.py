@@ -72,19 +72,13 @@ def test_values_that_are_not_bytes_keep_their_type(
 @pytest.mark.parametrize(
     "bad",
     [
-        {"domain": ""},
-        {"domain": "a:b"},
-        {"domain": "d", "priority": 256},
-        {"domain": "d", "not_before": -1},
-        {"domain": "d", "uri": ""},
-        {"domain": "d\udcff"},
-        {"domain": "d", "id": "\udcff"},
-        {"domain": "d", "uri": "\udcff"},
-        {"domain": "d", "uri": "u" * 4097},
-        {"domain": "d", "expires": 2**64},
+        {"domain": ""}, {"domain": "a:b"}, {"domain": "d", "priority": 256},
+        {"domain": "d", "not_before": -1}, {"domain": "d", "uri": ""}, {"domain": "d\udcff"},
+        {"domain": "d", "id": "\udcff"}, {"domain": "d", "uri": "\udcff"},
+        {"domain": "d", "uri": "u" * 4097}, {"domain": "d", "expires": 2**64},
         {"domain": "d", "timestamp_us": -1},
     ],
-)
+)  # fmt: skip
 def test_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:
     with Spool(tmp_path) as spool, pytest.raises(BadRequestError):
         spool.append(**bad)  # what a caller without mypy does
