@@ -111,9 +111,7 @@ def test_segments_that_were_compacted_before_there_was_an_archive_are_gaps() -> 
     assert (gap.first, gap.last, gap.segments) == (rewritten.number, removed.number, 2)
     assert gap.reason == "compacted"
     assert archive.missed == 2
-    state = read_state(log.disk, ARCHIVE)
-    assert state is not None
-    assert state.gaps == (gap,)
+    assert read_state(log.disk, ARCHIVE).gaps == (gap,)
     path = take_snapshot(log.disk, LOG, "/snapshots", log.writer.sealed, 1, archive.gaps)
     assert read_manifest(log.disk, path).archive_gaps == (gap,)
 
@@ -150,7 +148,6 @@ def test_bound_drops_the_oldest_and_tells_it_before_the_link_goes() -> None:
     with pytest.raises(LogFailedError):
         archive.enforce_bound()
     state = read_state(log.disk, ARCHIVE)
-    assert state is not None
     (gap,) = state.gaps
     assert numbers(log) == [1, 2, 3, 4]
     archive.enforce_bound()

@@ -180,8 +180,7 @@ def appended_in_one_write(log: CompactedLog) -> None:
 async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
-    async with room.open():
+    async with Room(cmdlog_seg_size=SEGMENT_BYTES).open() as room:
         pressure = room.server.runtime.backpressure
         peer = await overgrow(room)
         wait_turn = pressure.wait_turn

@@ -163,7 +163,6 @@ COLUMNS = ("domain", "due", "paused")
 
 def test_table_without_rows_is_its_head() -> None:
     table = lay_out(COLUMNS, [], 80)
-    assert table is not None
     assert (table.head, table.lines) == ("domain   due   paused", [])
 
 

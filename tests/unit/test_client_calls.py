@@ -165,8 +165,7 @@ def test_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
 
 
 def test_set_returns_the_timestamp_that_repeats_it() -> None:
-    call = calls.set_("k", timestamp_us=77)
-    assert call.result(Reply()) == Written(77, b"k")
+    assert calls.set_("k", timestamp_us=77).result(Reply()) == Written(77, b"k")
     assert Written(LATER_US).timestamp == LATER
 
 
@@ -198,7 +197,6 @@ def test_set_without_a_key_is_work_in_the_domain_of_its_uri() -> None:
     written = call.result(Reply())
     assert written.timestamp_us == 77
     parts = parse_journal_key(written.key)
-    assert parts is not None
     assert (parts.domain, parts.priority, parts.not_before_us) == (b"example.org%3A8080", 128, 77)
     assert call.request.second_key == b"https://Example.org:8080/a"
     first, second = (calls.set_(None, uri="https://a.org/").request for _ in "12")
@@ -242,7 +240,6 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
     with pytest.raises(IndexError):
         jobs[2]
     key = jobs[0].journal_key
-    assert key is not None
     assert (key.domain, key.priority, key.not_before_us, key.id) == (b"d", 1, 2, b"x")
     nothing = calls.next_().result(Reply(timeout=60, pairs=[]))
     assert nothing == Jobs(None, 60, [])

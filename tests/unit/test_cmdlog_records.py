@@ -205,5 +205,4 @@ def test_workq_takes_jobs_of_whatever_the_engine_asks_for(
     head = encode_head(workq_name(domain), ttr_ms, ttl_ms, workq_priority(priority), 0, 0)
     time = encode_time(created)
     record = encode_job(Command.ADD, time, make_job_id(bytes(16)), head, b"", NO_TIME, time)
-    state = assert_workq_accepts([HEADER + record])
-    assert len(state.jobs) == 1
+    assert len(assert_workq_accepts([HEADER + record]).jobs) == 1

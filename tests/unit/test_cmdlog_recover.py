@@ -207,8 +207,7 @@ def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     disk = a_disk(s1=first, s2=data, s3=third)
     error = refused(disk)
     assert (error.path, error.offset) == (f"{LOG}/000000002.log", 0)
-    result = recovered(disk, repair=True)
-    assert keys(result.state) == {b"a", b"b", b"d", b"e"}
+    assert keys(recovered(disk, repair=True).state) == {b"a", b"b", b"d", b"e"}
     assert disk.read(f"{LOG}/000000002.log") == SEGMENT_HEADER
     assert files(disk).get("000000002.log.damaged-0", b"") == data
     assert recovered(disk).diagnostics == []
@@ -217,8 +216,7 @@ def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
 def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s3=third)
-    error = refused(disk)
-    assert error.path == f"{LOG}/000000002.log"
+    assert refused(disk).path == f"{LOG}/000000002.log"
     assert [(found.kind, found.path) for found in verify(disk, LOG)] == [
         ("missing", f"{LOG}/000000002.log")
     ]

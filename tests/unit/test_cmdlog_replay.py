@@ -113,8 +113,7 @@ def test_tombstones_are_told_oldest_first_and_the_oldest_go_when_there_are_too_m
     log = SegmentBuilder()
     for number in (3, 1, 2, 3):
         log.operation(Tombstone(b"%d" % number, T + number))
-    state = state_of(log)
-    assert list(state.tombstones) == [b"1", b"2", b"3"]
+    assert list(state_of(log).tombstones) == [b"1", b"2", b"3"]
     replay = Replay(ReplayState(tombstones_max=2))
     replay.start_segment(1, bytes(log))
     replay.replay(scan_segment(bytes(log)).runs[0], last=True)

@@ -135,7 +135,6 @@ def test_damaged_segment_and_one_without_room_are_not_packed() -> None:
     data = a_disk().read(f"{LOG}/{segment_name(1)}")
     buffer = memoryview(bytearray(2 * len(data)))
     packed = pack_segment(1, data, buffer)
-    assert packed is not None
     size = packed.index_at + packed.index_bytes
     assert pack_segment(1, data, buffer[:size]) == packed
     for room in (0, 100, size - packed.index_bytes, size - 1):

@@ -101,7 +101,6 @@ def test_bounds_of_times_hold_whatever_the_clock_does() -> None:
         writer.append(a_record(1, now_us=NOW + step), 1, NOW + step)
     writer.write()
     active = writer.active
-    assert active is not None
     assert (active.first_us, active.last_us) == (NOW, NOW - 2)
     assert (active.min_us, active.max_us) == (NOW - 9, NOW + 5)
     # what an older start did not know is not known of what comes behind it

@@ -200,8 +200,7 @@ def test_number_beyond_any_sense_is_refused_with_what_is_allowed(
 def test_number_that_is_none_names_its_option(
     capsys: pytest.CaptureFixture[str], value: str
 ) -> None:
-    said = refusal(capsys, "--cmdlog-path", "/log", "--max-value", value)
-    assert "--max-value" in said
+    assert "--max-value" in refusal(capsys, "--cmdlog-path", "/log", "--max-value", value)
 
 
 def test_unknown_option_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,6 @@ def get_leases_at_the_saturated_instant(d: Daemon) -> Call:
     for _ in range(NEXT):
         d.ask(Function.GET, key_of(0), timeout=INSTANT_MAX)
         entry = d.store.find(key_of(0))
-        assert entry is not None
         d.ask(Function.RELEASE, key_of(0), flags=Flag.WORKED_ON, timeout=entry.token)
     return lambda: d.ask(Function.GET, key_of(0), timeout=INSTANT_MAX)
 

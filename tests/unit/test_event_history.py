@@ -96,7 +96,6 @@ def told(events: list[EventRow], first: int = 0) -> list[tuple[object, ...]]:
 def test_history_of_a_compacted_log_is_that_of_its_last_whole_segments(kept: Kept) -> None:
     numbers = [int(path.stem) for path in kept.log.iterdir()]
     span = event_span(kept.log)
-    assert span is not None
     assert min(numbers) < span.first < span.last == max(numbers)
     assert span.gaps == []
     assert read(kept.log) == told(kept.events, span.first)
@@ -157,9 +156,7 @@ def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_pat
     for path in sorted(kept.archive.iterdir()):
         if path.name != missing.name:
             (archive / path.name).write_bytes(path.read_bytes())
-    with_gap = event_span(archive)
-    assert with_gap is not None
-    assert with_gap.gaps == [(4, 4, "missing")]
+    assert event_span(archive).gaps == [(4, 4, "missing")]
 
 
 @pytest.mark.parametrize("lost", [2, 3])
@@ -183,7 +180,6 @@ def test_gap_that_the_state_of_an_archive_names_ends_the_view_events_where_it_ad
     for path in copy_archive(kept, tmp_path)[:4]:
         path.unlink()
     last = event_span(tmp_path)
-    assert last is not None
     assert (last.first, last.gaps) == (5, [])
     dropped, beside = Gap(3, 4, 2, 99, None, None, "dropped"), Gap(3, 4, 2, 99, 1, 2, "compacted")
     taken = Gap(1, 2, 2, 99, None, None, "dropped")

@@ -101,7 +101,6 @@ def test_token_of_an_entry_without_lease_does_not_exist(s: Subject, ask: By, tok
 
 
 def restart(s: Subject) -> None:
-    assert isinstance(s.target, EngineSubject)
     s.target.restart(s.now)
 
 

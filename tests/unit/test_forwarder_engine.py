@@ -788,8 +788,7 @@ def test_daemon_that_answers_the_nop_and_swallows_records_is_left_and_no_record_
         assert {outcome.disposition for outcome in bench.delayed} == {Disposition.HOLD}
         assert all(outcome.record.losses < SUSPECT_LOSSES for outcome in bench.delayed)
         bench.wait_delayed()
-    sent = bench.sent()
-    assert set(sent) == set(range(8)), "none alone, none after a pause"
+    assert set(bench.sent()) == set(range(8)), "none alone, none after a pause"
 
 
 def test_replies_that_answer_no_record_are_no_progress() -> None:

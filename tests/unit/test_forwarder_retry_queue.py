@@ -49,9 +49,7 @@ def test_merged_range_leaves_out_suspects_that_are_remembered_one_by_one(tmp_pat
     for number, (start, end) in enumerate(places):
         losses = SUSPECT_LOSSES if number in (1, 3) else 0
         queue.add(Retry(file, start, end, START_US, 1, losses))
-    ordinary = queue.ordinary.first(START_US)
-    assert ordinary is not None
-    assert ordinary.merged, "there are four, and two may be"
+    assert queue.ordinary.first(START_US).merged, "there are four, and two may be"
     wanted = [places[number][0] for number in (0, 2, 4, 5)]
     found = []
     while (retry := queue.ordinary.first(START_US)) is not None:

@@ -352,8 +352,7 @@ def test_hole_that_a_full_disk_refuses_fails_no_erasure_and_is_tried_again_later
     for piece in taken[:1500]:
         file.erase(piece.offset)
     assert len(file.records) == 1500
-    erased = sum(len(piece.data) for piece in taken[:1500])
-    assert 1 < tries <= erased // 16_384 + 2
+    assert 1 < tries <= sum(len(piece.data) for piece in taken[:1500]) // 16_384 + 2
     assert caplog.text.count("cannot release space") == 1
     reopened = open_slot(path, aside)
     assert reopened.take(10_000, 10**9) == taken[1500:]
@@ -590,8 +589,7 @@ def test_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_path
     aside = PutAside()
     made = store(tmp_path, aside)
     assert made.take(10, 10**9, 0) == []
-    taken = made.take_behind_torn(10, 10**9, 0)
-    assert [t.frame for t in taken] == [last[5:-4]]
+    assert [t.frame for t in made.take_behind_torn(10, 10**9, 0)] == [last[5:-4]]
     assert aside.pieces == [(NAME, big[:700], "torn")]
     made.close()
 

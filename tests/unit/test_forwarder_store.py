@@ -350,8 +350,7 @@ def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
         turns += 1
         now_us += 10_000
     store.close()
-    spent_us = listings * listing_us
-    assert spent_us <= listing_us + now_us / slot_listing.LISTING_PAUSE
+    assert (listings * listing_us) <= listing_us + now_us / slot_listing.LISTING_PAUSE
     assert is_idle or listings == 1
 
 

@@ -171,8 +171,7 @@ async def test_request_is_understood_however_it_is_cut() -> None:
 
     whole = undated(await said(GET))
     for at in range(1, len(GET)):
-        cut = await said(GET[:at], GET[at:])
-        assert undated(cut) == whole
+        assert undated(await said(GET[:at], GET[at:])) == whole
     assert undated(await said(*(bytes([byte]) for byte in GET))) == whole
 
 

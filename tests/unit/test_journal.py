@@ -87,8 +87,7 @@ def test_journal_ignores_an_entry_that_is_not_persistent(change: str) -> None:
     CHANGES[change](log.journal, an_entry(1))
     records = log.journal.records
     assert log.appended == 0
-    kept = (records.amended, records.superseded, records.erasers, records.trimmed)
-    assert not any(kept)
+    assert not any((records.amended, records.superseded, records.erasers, records.trimmed))
     assert records.live_bytes == 0
     assert log.journal.leases.last_token == 0
 

@@ -167,7 +167,6 @@ def test_uri_whose_host_is_no_host_name_is_refused(host: str) -> None:
 def test_spool_takes_the_domain_of_the_uri_where_none_is_named(tmp_path: Path) -> None:
     with Spool(tmp_path / "spool") as spool:
         key = parse_journal_key(spool.append(uri="https://Example.org:8080/a"))
-        assert key is not None
         assert key.domain == b"example.org%3A8080"
         for wrong in ({}, {"uri": "page 1"}):
             with pytest.raises(BadRequestError, match="domain"):

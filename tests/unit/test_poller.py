@@ -45,8 +45,7 @@ def connect_pair(
 async def test_poller_commits_once_for_the_requests_of_all_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peers = [connect_pair(fixture) for _ in range(8)]
         for peer in peers:
             await peer.send(NOP)
@@ -66,9 +65,7 @@ async def test_poller_commits_once_for_the_requests_of_all_clients(
             with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
                 plain.send(encode_request(set_(b"k%d" % at)))
         for peer in peers:
-            reply = await peer.reply()
-            assert reply is not None
-            assert reply.code == ""
+            assert (await peer.reply()).code == ""
         assert fixture.server.runtime.commit.batch_bytes.cumulative()[-1] == writes + 1
         assert bulks == [len(peers)]
         for peer in peers:
@@ -101,8 +98,7 @@ class LostSocket(socket.socket):
 async def test_poller_ends_a_client_whose_machine_is_gone_and_serves_the_others(
     error: int, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         other = await fixture.connect()
         lost = connect_pair(fixture, LostSocket)
         plain = LostSocket.newest
@@ -125,8 +121,7 @@ async def test_poller_ends_a_client_whose_machine_is_gone_and_serves_the_others(
 async def test_poller_cuts_a_client_that_the_system_cannot_watch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         other = await fixture.connect()
         assert (await other.ask(NOP)).code == ""
         poller = fixture.server.connections.poller
@@ -145,8 +140,7 @@ async def test_poller_cuts_a_client_that_the_system_cannot_watch(
 
         epoll = poller._epoll
         monkeypatch.setattr(poller, "_epoll", Full(epoll))
-        late = await fixture.connect()
-        assert await ended(late)
+        assert await ended(await fixture.connect())
         monkeypatch.setattr(poller, "_epoll", epoll)
         assert (await other.ask(NOP)).code == ""
         assert (await (await fixture.connect()).ask(NOP)).code == ""

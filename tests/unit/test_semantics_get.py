@@ -48,7 +48,6 @@ def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     s.set(JOB, flags=Flag.PERSIST, at=START - 5)
     assert s.pair(JOB, flags=Flag.DATA).meta is None
     meta = s.pair(JOB, flags=Flag.META).meta
-    assert meta is not None
     assert (meta.timestamp_us, meta.created_us, meta.priority) == (START - 5, START, 1)
     assert meta.state == State.PERSISTENT | State.JOURNAL
 

@@ -23,8 +23,7 @@ def test_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subjec
     s.set(b"b:1:0:x")
     for _ in range(999):
         s.release(b"b:1:0:x", s.lease(b"b", timeout=10 * SECOND))
-    again = s.lease(b"a", timeout=10 * SECOND)
-    assert again == first // 1000 * 1000 + (first + 1) % 1000
+    assert s.lease(b"a", timeout=10 * SECOND) == first // 1000 * 1000 + (first + 1) % 1000
     assert s.delete(JOB, token=first) == "lease-lost"
 
 

@@ -174,8 +174,7 @@ def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     assert s.get(b"q").code == "not-found"
     again = request(Function.SET, b"p", b"v", flags=LISTEN, identifier=3)
     assert s.ask(again, session=ME).code == "busy"
-    lease = s.listen_to(b"p", identifier=3, timeout=SECOND)
-    assert lease.code == "busy"
+    assert s.listen_to(b"p", identifier=3, timeout=SECOND).code == "busy"
     assert s.meta(b"p", flags=Flag.META).worked_on_until_us == 0
 
 

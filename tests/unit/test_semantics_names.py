@@ -144,7 +144,6 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
     assert (pair.value_type, pair.value, pair.second_key) == (ValueType.STRING, b"one", URI)
     assert [s.pair(key).second_key for key in (URI, LINK)] == [MOVED, MOVED]
     after = pair.meta
-    assert after is not None
     assert (after.timestamp_us, after.modified_us) == (START + 3, s.now)
     kept = (before.created_us, before.expires_us, before.ttl_us)
     assert (after.created_us, after.expires_us, after.ttl_us) == kept

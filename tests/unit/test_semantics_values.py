@@ -176,7 +176,6 @@ def test_value_change_takes_the_later_timestamp_and_is_never_stale(s: Subject, a
     s.later(SECOND)
     (pair,) = s.add(b"p", i(1), INTEGER, at=at, flags=Flag.META).pairs or ()
     meta = pair.meta
-    assert meta is not None
     assert (meta.timestamp_us, meta.modified_us, meta.accessed_us) == (
         max(START, at),
         s.now,

@@ -65,7 +65,6 @@ class Room(ServerFixture):
         self._clients.append(ours)
         peer = Peer(as_socket_stream(ours))
         transport = self.server.connections.serve(theirs, {"peer": "memory"})
-        assert transport is not None
         remove = transport.on_end
 
         def end() -> None:
@@ -91,8 +90,7 @@ def codes(replies: Iterable[Reply | None]) -> list[str | None]:
 async def test_time_in_which_the_daemon_does_not_read_does_not_count(
     autojump_clock: MockClock,
 ) -> None:
-    room = Room(request_timeout=10, send_timeout=1000)
-    async with room.open():
+    async with Room(request_timeout=10, send_timeout=1000).open() as room:
         peer = room.connect_in_memory(lockstep=True)
         whole = encode_request(NOP)
         async with trio.open_nursery() as nursery:
@@ -110,8 +108,7 @@ async def test_time_in_which_the_daemon_does_not_read_does_not_count(
     "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
 )
 async def test_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
-    room = Room(idle_timeout=100)
-    async with room.open():
+    async with Room(idle_timeout=100).open() as room:
         silent, talks = room.connect_in_memory(), room.connect_in_memory()
         for _ in range(4):
             await trio.sleep(40)
@@ -133,8 +130,7 @@ async def fill(room: Room, peer: Peer) -> None:
 async def test_memory_that_is_scarce_closes_who_holds_most_and_others_are_served(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(max_inflight=SMALL)
-    async with room.open():
+    async with Room(max_inflight=SMALL).open() as room:
         peer = room.connect_in_memory()
         large = request(Function.SET, b"large", bytes(100_000))
         assert codes([await peer.ask(large)]) == [""]
@@ -161,8 +157,7 @@ async def test_memory_that_is_scarce_closes_who_holds_most_and_others_are_served
 async def test_memory_that_is_scarce_closes_only_as_many_as_give_room(
     autojump_clock: MockClock,
 ) -> None:
-    room = Room(max_inflight=3 * SMALL)
-    async with room.open():
+    async with Room(max_inflight=3 * SMALL).open() as room:
         peer = room.connect_in_memory()
         for key, size in ((b"large", 150_000), (b"middle", 50_000)):
             assert codes([await peer.ask(request(Function.SET, key, bytes(size)))]) == [""]
@@ -172,17 +167,14 @@ async def test_memory_that_is_scarce_closes_only_as_many_as_give_room(
         await fill(room, slow)
         await trio.sleep(limits.SLOW_READER_SECONDS + 2)
         assert room.ended == [slow]
-        found = await middle.reply()
-        assert found is not None
-        assert found.pairs
+        assert (await middle.reply()).pairs
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:
-    room = Room(max_inflight=SMALL)
-    async with room.open():
+    async with Room(max_inflight=SMALL).open() as room:
         peer = room.connect_in_memory()
         await peer.ask(request(Function.SET, b"large", bytes(100_000)))
         await fill(room, room.connect_in_memory(lockstep=True))
@@ -193,8 +185,7 @@ async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
 async def test_halves_of_large_requests_that_stand_still_make_room(
     autojump_clock: MockClock,
 ) -> None:
-    room = Room(max_inflight=4 * SMALL, request_timeout=1000)
-    async with room.open():
+    async with Room(max_inflight=4 * SMALL, request_timeout=1000).open() as room:
         half = encode_request(request(Function.SET, b"k", bytes(200_000), identifier=5))[:-1]
         holders = [room.connect_in_memory() for _ in range(2)]
         for holder in holders:
@@ -209,8 +200,7 @@ async def test_connections_together_wait_for_so_much_work(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_MAX", 3)
-    room = Room()
-    async with room.open():
+    async with Room().open() as room:
         peers = [room.connect_in_memory() for _ in range(2)]
         assert codes([await peers[0].ask(listen(b"a"), listen(b"a"), NOP)]) == [""]
         assert codes([await peers[1].ask(listen(b"a"), listen(b"a", identifier=8))]) == ["busy"]
@@ -302,6 +292,5 @@ async def test_scans_over_a_bound_wait_to_begin(
             await peer.send(request(Function.GET, b"", uri=b"", count=0))
         for peer in peers:
             reply = await peer.reply()
-            assert reply is not None
             assert reply.pairs
     assert most == 2

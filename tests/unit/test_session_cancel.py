@@ -24,8 +24,7 @@ def cancel(identifier: int) -> Request:
 async def test_cancel_lets_no_notification_come_after_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer, other = await fixture.connect(), await fixture.connect()
         await peer.ask(put(b"k"))
         await peer.ask(listen_to(b"k", 3))
@@ -41,5 +40,4 @@ async def test_cancel_lets_no_notification_come_after_its_reply(
         assert told[1] is not None
         assert (told[1].identifier, told[1].code) == (9, "")
         await other.ask(put(b"k", b"newer", at=START + 2))
-        last = await peer.ask(request(Function.NOP, identifier=11))
-        assert last.identifier == 11
+        assert (await peer.ask(request(Function.NOP, identifier=11))).identifier == 11

@@ -41,8 +41,7 @@ NOP = request(Function.NOP)
 
 
 async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer, waiting = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         leased = await peer.ask(request(Function.NEXT, b"a"))
@@ -59,9 +58,7 @@ async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         fixture.server.free_space.check()
         assert not fixture.engine.context.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
-        woken = await waiting.reply()
-        assert woken is not None
-        assert woken.pairs
+        assert (await waiting.reply()).pairs
 
 
 @pytest.mark.parametrize(("linked", "share"), [(False, 0.5), (True, 0)])
@@ -129,8 +126,7 @@ def leave_inodes(fixture: ServerFixture, number: int) -> None:
 async def test_disk_with_few_inodes_makes_it_read_only_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer = await fixture.connect()
         leave_inodes(fixture, limits.FREE_INODES_MIN)
         fixture.server.free_space.check()
@@ -152,8 +148,7 @@ async def test_disk_with_few_inodes_makes_it_read_only_and_the_log_says_so(
 
 @pytest.mark.parametrize("short", ["bytes", "inodes"])
 async def test_snapshots_never_take_the_reserve_of_those_who_finish_work(short: str) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer = await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         leased = await peer.ask(request(Function.NEXT, b"a"))
@@ -194,8 +189,7 @@ async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_fu
 
 
 async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer, waiting = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
@@ -205,9 +199,7 @@ async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -
         assert (await peer.ask(NOP)).code == ""
         fixture.disk.unlink("/ballast")
         fixture.server.free_space.check()
-        woken = await waiting.reply()
-        assert woken is not None
-        assert woken.pairs
+        assert (await waiting.reply()).pairs
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -242,24 +234,19 @@ async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> N
 
 @pytest.mark.rule("Errors: `shutting-down`")
 async def test_next_that_is_read_while_the_server_stops_is_told_so() -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         peer, late = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(listen(b"a"), NOP)).code == ""
         assert (await late.ask(NOP)).code == ""
         fixture.stopped.set()
-        ended = await peer.reply()
-        assert ended is not None
-        assert ended.code == "shutting-down"
-        answer = await late.ask(listen(b"a"))
-        assert answer.code == "shutting-down"
+        assert (await peer.reply()).code == "shutting-down"
+        assert (await late.ask(listen(b"a"))).code == "shutting-down"
         for client in (peer, late):
             assert await client.reply() is None
 
 
 async def test_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
-    fixture = ServerFixture(max_connections=3)
-    async with fixture.open():
+    async with ServerFixture(max_connections=3).open() as fixture:
         one = await fixture.connect()
         assert (await one.ask(NOP)).code == ""
         silent = [await fixture.connect() for _ in range(2)]
@@ -267,14 +254,10 @@ async def test_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None
         await silent[1].stream.send_all(encode_request(NOP)[:-1])
         await trio.testing.wait_all_tasks_blocked(0.05)
         for peer in silent:
-            newcomer = await fixture.connect()
-            assert (await newcomer.ask(NOP)).code == ""
+            assert (await (await fixture.connect()).ask(NOP)).code == ""
             assert await ended(peer)
         assert fixture.server.runtime.counters.connections_closed["made-room"] == 2
-        late = await fixture.connect()
-        refused = await late.reply()
-        assert refused is not None
-        assert refused.code == "busy"
+        assert (await (await fixture.connect()).reply()).code == "busy"
         assert (await one.ask(NOP)).code == ""
 
 
@@ -287,8 +270,7 @@ async def ended(peer: Peer) -> bool:
 
 
 async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end() -> None:
-    fixture = ServerFixture(max_connections=2)
-    async with fixture.open():
+    async with ServerFixture(max_connections=2).open() as fixture:
         inside = [await fixture.connect() for _ in range(2)]
         for peer in inside:
             assert (await peer.ask(NOP)).code == ""
@@ -339,9 +321,7 @@ async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
         assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
         assert (await other.ask(NOP)).error == ""
         goes_on.set()
-        found = await busy.reply()
-        assert found is not None
-        assert {pair.key for pair in found.pairs or ()} == set(keys[1::2])
+        assert {pair.key for pair in (await busy.reply()).pairs or ()} == set(keys[1::2])
         assert await busy.reply() is not None
 
 

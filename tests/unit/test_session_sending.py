@@ -35,8 +35,7 @@ class Steps(trio.abc.Instrument):
 async def test_sending_waits_until_another_task_has_sent_wholly(
     first: int, autojump_clock: MockClock
 ) -> None:
-    room = Room()
-    async with room.open():
+    async with Room().open() as room:
         slow, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
         waits, nop = listen(b"a", identifier=1), request(Function.NOP, identifier=2)
 
@@ -66,8 +65,7 @@ async def test_sending_waits_until_another_task_has_sent_wholly(
 async def test_push_that_waits_ends_with_a_client_that_is_lost_during_a_reply(
     autojump_clock: MockClock,
 ) -> None:
-    room = Room(send_timeout=30)
-    async with room.open():
+    async with Room(send_timeout=30).open() as room:
         lost, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lost.send, listen(b"a", identifier=1), NOP)

@@ -54,8 +54,7 @@ async def test_undelivered_entries_of_more_than_one_go(autojump_clock: MockClock
 async def test_undelivered_reply_where_the_client_is_reset_during_a_sync(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         gone, peer = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(JOB))).code == ""
         held = HeldSync(fixture, monkeypatch)
@@ -78,8 +77,7 @@ async def test_undelivered_entries_go_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that hangs up during the sync of its lease loses the work to whoever waits."""
-    fixture = ServerFixture()
-    async with fixture.open():
+    async with ServerFixture().open() as fixture:
         gone, second, peer = [await fixture.connect() for _ in range(3)]
         for waiting in (gone, second):
             waits = listen(b"a")
@@ -91,9 +89,7 @@ async def test_undelivered_entries_go_to_the_next_who_waits(
         await gone.stream.send_eof()
         await trio.testing.wait_all_tasks_blocked(0.05)
         held.go_on()
-        taken = await second.reply()
-        assert taken is not None
-        assert [pair.key for pair in taken.pairs or ()] == [JOB]
+        assert [pair.key for pair in (await second.reply()).pairs or ()] == [JOB]
         assert await gone.reply() is None
 
 
@@ -101,8 +97,7 @@ async def test_popped_values_count_as_held_until_their_reply_is_sent(
     autojump_clock: MockClock,
 ) -> None:
     """The reply shows no value, but it is kept for as long as it may have to be released."""
-    room = Room(send_timeout=30)
-    async with room.open():
+    async with Room(send_timeout=30).open() as room:
         gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
         value = bytes(100_000)
         assert codes([await peer.ask(request(Function.SET, JOB, value))]) == [""]

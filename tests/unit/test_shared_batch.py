@@ -149,8 +149,7 @@ def test_shared_batch_leaves_its_requests_to_sessions_when_writers_begin_to_wait
         client.session.receive_data(encode(set_(b"a:1:0:%d" % at)))
         assert client.session.join(clients.together)
     clients.daemon.backpressure.closed = True
-    left = clients.together.carry_out(START)
-    assert left == {client.session for client in clients.clients}
+    assert clients.together.carry_out(START) == {client.session for client in clients.clients}
     for client in clients.clients:
         client.session.leave()
         assert isinstance(client.step(), WaitRoom)

@@ -120,9 +120,7 @@ async def test_snapshot_ends_with_an_error_where_the_daemon_stops_while_its_inde
             fixture.stopped.set()
             await trio.testing.wait_all_tasks_blocked(0.05)
             goes_on.set()
-            reply = await peer.reply()
-            assert reply is not None
-            assert reply.code == "shutting-down"
+            assert (await peer.reply()).code == "shutting-down"
     assert fixture.disk.kill().listdir(SNAPSHOTS) == []
     assert fixture.engine.store.capture is None
 

@@ -67,7 +67,6 @@ class Daemon(EngineSubject):
                 return decode_reply(stepped)
         if isinstance(answer, Missing):
             return answer
-        assert answer is not None
         return decode_reply(answer)
 
     def is_cold(self, key: bytes) -> bool:
@@ -172,8 +171,7 @@ def test_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None:
     assert isinstance(missing, Missing)
     assert 10 < len(missing.entries) <= 50
     assert len({entry.key for entry in missing.entries}) == len(missing.entries)
-    reply = daemon.ask(everything)
-    assert [pair.value for pair in reply.pairs or ()] == [LONG] * 100
+    assert [pair.value for pair in daemon.ask(everything).pairs or ()] == [LONG] * 100
     assert daemon.read <= 100
 
 
@@ -199,7 +197,6 @@ def test_cache_fill_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: Dae
     daemon.cool()
     store = daemon.engine.store
     entry = store.find(b"key")
-    assert entry is not None
     job_id = entry.job_id
     fill_value(store, entry, b"of another record", b"x" * len(LONG))
     assert daemon.is_cold(b"key")

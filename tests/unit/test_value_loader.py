@@ -90,8 +90,7 @@ async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.Monk
 async def test_record_that_is_gone_with_its_entry_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer, other = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"key"), NOP)).code == ""
         held = HeldRead(fixture, monkeypatch)
@@ -103,9 +102,7 @@ async def test_record_that_is_gone_with_its_entry_is_no_error(
         held.go_on()
         # of the NOP
         assert (await peer.reply()) is not None
-        gone = await peer.reply()
-        assert gone is not None
-        assert gone.code == "not-found"
+        assert (await peer.reply()).code == "not-found"
         assert fixture.server.runtime.counters.values_unreadable == 0
 
 
@@ -115,7 +112,6 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
     workers = 10
     fixture = ServerFixture(memory_limit=1)
     values = fixture.engine.store.values
-    assert values is not None
     values.kept_bytes = 3 * workers * len(LONG)
     async with fixture.open():
         peer = await fixture.connect()
@@ -137,7 +133,6 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
         for left in (2, 1, 0):
             for other in others:
                 reply = await other.reply()
-                assert reply is not None
                 assert reply.pairs
                 keys.append(reply.pairs[0].key)
                 if left:
@@ -149,14 +144,12 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
 async def test_single_flight_reads_once_what_several_requests_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peers = [await fixture.connect() for _ in range(3)]
         assert (await peers[0].ask(set_(b"key"), NOP)).code == ""
         await peers[0].reply()
         assert is_cold(fixture, b"key")
         values = fixture.engine.store.values
-        assert values is not None
         values.kept_bytes = len(LONG)
         held = HeldRead(fixture, monkeypatch)
         for peer in peers:
@@ -167,9 +160,7 @@ async def test_single_flight_reads_once_what_several_requests_wait_for(
                 await trio.sleep(0.01)
         held.go_on(10)
         for peer in peers:
-            reply = await peer.reply()
-            assert reply is not None
-            assert reply.pairs
+            assert (await peer.reply()).pairs
         assert fixture.disk.calls["read_slice"] == 1
 
 
@@ -189,8 +180,7 @@ class LateTurn:
 async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer = await fixture.connect()
         for number in range(20):
             assert (await peer.ask(set_(b"key/%02d" % number))).code == ""
@@ -201,8 +191,7 @@ async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn
 
 
 async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on() -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer, waits = await fixture.connect(), await fixture.connect()
         for key in (b"a:1:%d:bad", b"a:2:%d:good"):
             asked = set_(key % (fixture.clock.instant_us + 1))
@@ -212,15 +201,12 @@ async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on()
         await waits.reply()
         fixture.disk.fail_at(1, "read_slice")
         fixture.clock.instant_us += 1
-        woken = await waits.reply()
-        assert woken is not None
-        assert [pair.key[-4:] for pair in woken.pairs or ()] == [b"good"]
+        assert [pair.key[-4:] for pair in (await waits.reply()).pairs or ()] == [b"good"]
         assert fixture.engine.store.scheduler.buried == 1
 
 
 async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one() -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer, hears = await fixture.connect(), await fixture.connect()
         assert (await peer.ask(set_(b"key"), NOP)).code == ""
         await peer.reply()
@@ -233,15 +219,13 @@ async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one(
             assert is_cold(fixture, b"key")
             await peer.ask(request(Function.LINK, b"key", uri=link, flags=Flag.PERSIST))
             told = await hears.reply()
-            assert told is not None
             codes.append(told.code)
             fixture.server.evictor.evict()
         assert codes == ["not-readable", ""]
 
 
 async def test_value_does_not_count_as_damaged_because_too_many_files_are_open() -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer = await fixture.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
         assert (await peer.ask(NOP)).code == ""
@@ -253,8 +237,7 @@ async def test_value_does_not_count_as_damaged_because_too_many_files_are_open()
 
 
 async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nobody_asks() -> None:
-    fixture = ServerFixture(memory_limit=1)
-    async with fixture.open():
+    async with ServerFixture(memory_limit=1).open() as fixture:
         peer, waits = await fixture.connect(), await fixture.connect()
         key = b"a:1:%d:x" % (fixture.clock.instant_us + 1)
         assert (await peer.ask(set_(key), NOP)).code == ""
@@ -263,9 +246,7 @@ async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nob
         await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
         assert await waits.reply() is not None
         fixture.clock.instant_us += 1
-        woken = await waits.reply()
-        assert woken is not None
-        assert [pair.value for pair in woken.pairs or ()] == [LONG]
+        assert [pair.value for pair in (await waits.reply()).pairs or ()] == [LONG]
 
 
 async def test_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
