@@ -127,7 +127,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-# --- cli benching ---------------------------------------------------------------------------------
+# --- clean-up of fj-cli bench ---------------------------------------------------------------------
 # Clean-up of ``fj-cli bench``, where the daemon does not delete what was written.
 
 
@@ -205,7 +205,7 @@ def test_refused_set_leaves_nothing_unless_it_may_be_in_memory(
     assert bool(daemon.tries) is may_be_left
 
 
-# --- cli ping -------------------------------------------------------------------------------------
+# --- fj-cli ping ----------------------------------------------------------------------------------
 # fj-cli ping against a daemon whose clock is far away.
 
 

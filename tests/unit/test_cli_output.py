@@ -117,7 +117,7 @@ def test_value_of_a_type_that_is_not_known_is_shown_as_bytes() -> None:
     }
 
 
-# --- cli text -------------------------------------------------------------------------------------
+# --- text for terminals and JSON ------------------------------------------------------------------
 # Text for terminals and JSON: nothing of it disturbs a terminal, and all JSON is strict.
 
 
@@ -154,7 +154,7 @@ def _spelled(value: Any) -> Any:
     return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, value)
 
 
-# --- cli table layout -----------------------------------------------------------------------------
+# --- layout of tables -----------------------------------------------------------------------------
 # Table layout: columns as wide as their widest cell, and rows that do not fit.
 
 
@@ -209,7 +209,7 @@ def test_row_that_does_not_fit_is_a_block_at_its_place(
     ]
 
 
-# --- cli progress ---------------------------------------------------------------------------------
+# --- progress bars --------------------------------------------------------------------------------
 # Progress bars: only where somebody waits for long, and watches.
 
 
@@ -247,7 +247,7 @@ def test_progress_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatc
     assert file.getvalue() == ""
 
 
-# --- cli top screen -------------------------------------------------------------------------------
+# --- screen of fj-cli top -------------------------------------------------------------------------
 # Live screen of fj-cli top: order, rates and drawing, from samples.
 
 

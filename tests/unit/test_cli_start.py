@@ -105,7 +105,7 @@ def test_file_that_ends_too_early_is_an_error_with_a_sentence(
     assert "a file that was read ended too early: EOF read" in capsys.readouterr().err
 
 
-# --- cli advice -----------------------------------------------------------------------------------
+# --- advice in errors -----------------------------------------------------------------------------
 # Advice of fj-cli: errors say what to write on the command line.
 
 

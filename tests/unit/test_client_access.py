@@ -27,7 +27,7 @@ from fastjournal.errors import (
     RefusedError,
 )
 from fastjournal.protocol import Function, Reply, Request
-from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from fastjournal.testing.scripted_daemon import Do, ScriptedDaemon
 from tests.certificates import LONG_AGO, Authority
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -269,16 +269,12 @@ def test_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
             read_auth_file(path)
 
 
-# --- client tls failures --------------------------------------------------------------------------
+# --- TLS that is refused --------------------------------------------------------------------------
 # TLS refusals are final: they come at every connect, so clients say so at once and retry never.
 
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=5)
 """Long enough for hundreds of tries, where they are made."""
-
-
-def answer_failures(request: Request) -> Answer:
-    return [Reply(request.identifier)]
 
 
 class Scene:
@@ -364,7 +360,7 @@ def test_client_certificate_that_is_refused_is_tried_once(
     scene: Scene, use: Use, kind: Callable[[Scene], ssl.SSLContext]
 ) -> None:
     with (
-        ScriptedDaemon(answer_failures, tls=scene.server) as daemon,
+        ScriptedDaemon(answer, tls=scene.server) as daemon,
         refused(daemon, "TLS: .*alert", "a certificate"),
     ):
         use(daemon.address, tls=kind(scene))
@@ -373,7 +369,7 @@ def test_client_certificate_that_is_refused_is_tried_once(
 @everyone
 def test_daemon_without_tls_is_tried_once(scene: Scene, use: Use) -> None:
     with (
-        ScriptedDaemon(answer_failures) as daemon,
+        ScriptedDaemon(answer) as daemon,
         refused(daemon, "TLS: wrong version", "connect without tls://"),
     ):
         use(daemon.address, tls=scene.good)
@@ -381,7 +377,7 @@ def test_daemon_without_tls_is_tried_once(scene: Scene, use: Use) -> None:
 
 @pytest.mark.parametrize("use", [use_sync, use_trio])
 def test_certificate_that_is_refused_on_reconnect_is_tried_once(scene: Scene, use: Use) -> None:
-    with ScriptedDaemon(answer_failures, tls=scene.server) as daemon:
+    with ScriptedDaemon(answer, tls=scene.server) as daemon:
 
         def revoke() -> None:
             scene.server.load_cert_chain(*scene.other.sign("changed"))
@@ -393,7 +389,7 @@ def test_certificate_that_is_refused_on_reconnect_is_tried_once(scene: Scene, us
         assert daemon.connections == 2
 
 
-# --- client address -------------------------------------------------------------------------------
+# --- addresses -------------------------------------------------------------------------------
 # Addresses: what names a daemon, and what does not.
 
 

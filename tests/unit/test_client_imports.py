@@ -62,7 +62,7 @@ def test_import_of_every_error_of_the_tree_from_the_top() -> None:
     assert tree <= set(fastjournal.__all__)
 
 
-# --- client methods -------------------------------------------------------------------------------
+# --- methods of both clients ----------------------------------------------------------------------
 # The methods of both clients: the same ones, with the arguments and words of their calls.
 
 

@@ -204,7 +204,7 @@ def test_subscription_keeps_its_identifier_until_its_cancellation_is_answered() 
     assert told == []
 
 
-# --- client link ----------------------------------------------------------------------------------
+# --- silence and interrupts -----------------------------------------------------------------------
 # Connections of both clients: how long silence is put up with, and what an interrupt leaves.
 
 
@@ -363,7 +363,7 @@ def test_bytes_that_may_have_been_sent_when_a_signal_came_are_not_sent_again() -
     assert link.multiplexer.failed
 
 
-# --- client parking -------------------------------------------------------------------------------
+# --- backpressure of asyncio ----------------------------------------------------------------------
 # Backpressure of the asyncio transport: a native cancel of a woken task loses no wake-up.
 
 

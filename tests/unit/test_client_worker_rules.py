@@ -292,14 +292,14 @@ def test_worker_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> 
         options(**wrong)
 
 
-# --- client backoff -------------------------------------------------------------------------------
+# --- back-off and repeats -------------------------------------------------------------------------
 # Back-off and repeats: pauses that grow, a table for every function.
 
 
-BACKOFF_PLAN = Reconnect(first_pause=1, longest_pause=8, patience=30)
+LASTING_PLAN = Reconnect(first_pause=1, longest_pause=8, patience=30)
 
 
-def pauses(seed: int, plan: Reconnect = BACKOFF_PLAN) -> list[float]:
+def pauses(seed: int, plan: Reconnect = LASTING_PLAN) -> list[float]:
     """The pauses of one effort in which every try fails at once."""
     backoff, now_s, found = Backoff(plan, Random(seed), 100.0), 100.0, []
     while (pause_s := backoff.pause_s(now_s)) is not None:
@@ -351,7 +351,7 @@ def test_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -
     assert not first.maybe_done
 
 
-def batch_of(*requests: Request, plan: Reconnect | None = BACKOFF_PLAN) -> Pipeline:
+def batch_of(*requests: Request, plan: Reconnect | None = LASTING_PLAN) -> Pipeline:
     return Pipeline(((request, None) for request in requests), plan)
 
 
@@ -398,7 +398,7 @@ def test_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -
     batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
     batch.lost(failed(connection_lost("killed")), 10)
     with pytest.raises(CannotConnectError):
-        batch.lost(failed(connection_lost("killed")), 10 + BACKOFF_PLAN.patience + 1)
+        batch.lost(failed(connection_lost("killed")), 10 + LASTING_PLAN.patience + 1)
     with pytest.raises(ProtocolError):
         batch_of(Request(Function.NOP)).lost(failed(ProtocolError("HTTP")), 0)
     with pytest.raises(CannotConnectError) as caught:

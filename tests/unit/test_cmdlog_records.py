@@ -182,7 +182,7 @@ def test_change_of_a_job_whose_id_has_another_length_is_damage(
         decode(msgspec.msgpack.encode(change(**rest | {"job_id": bytes(size)})))
 
 
-# --- cmdlog workq ---------------------------------------------------------------------------------
+# --- logs of workq --------------------------------------------------------------------------------
 
 
 domains = st.binary(min_size=1, max_size=4000) | st.from_regex(rb"[A-Za-z0-9_.-]+", fullmatch=True)

@@ -246,26 +246,8 @@ def test_valid_record_that_cannot_be_understood_is_damage(what: str, record: byt
     check(replay.state)
 
 
-# --- cmdlog replay changes ------------------------------------------------------------------------
+# --- values and keys that change ------------------------------------------------------------------
 # Replay of the operations that change values and keys: what is odd in damaged logs, too.
-
-
-def replay_of(log: SegmentBuilder) -> Replay:
-    replay = Replay()
-    data = bytes(log)
-    replay.start_segment(1, data)
-    for run in scan_segment(data).runs:
-        replay.replay(run, last=True)
-    return replay
-
-
-def state_of_changes(log: SegmentBuilder) -> ReplayState:
-    replay = replay_of(log)
-    assert replay.damage == []
-    state = replay.state
-    assert all(job.job_id in state.jobs for job in state.keys.values())
-    assert all(state.keys[job.key] is job for job in state.jobs.values())
-    return state
 
 
 @pytest.mark.parametrize("size", [-1, VALUE_BYTES_LIMIT + 1, 2**63])
@@ -273,7 +255,7 @@ def test_size_that_no_value_can_have_is_damage(size: int) -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, value=b"abc")
     log.operation(Resize(job_id, size, T))
-    (damage,) = replay_of(log).damage
+    (damage,) = replayed(log).damage
     assert "an operation cannot be read" in damage.reason
 
 
@@ -283,7 +265,7 @@ def test_rename_moves_the_job_and_leaves_a_tombstone() -> None:
     job_id = log.entry(KEY, uri=URI, timestamp=T, not_before=1)
     log.now_us += SECOND
     log.operation(Rename(job_id, OTHER, T + 5, KEY, b""))
-    state = state_of_changes(log)
+    state = state_of(log)
     job = only(state)
     assert (job.key, job.priority, job.not_before) == (OTHER, 100, 2)
     assert (job.timestamp, job.modified, job.uri) == (T + 5, T + SECOND, URI)
@@ -291,38 +273,25 @@ def test_rename_moves_the_job_and_leaves_a_tombstone() -> None:
     assert {key: tomb.timestamp for key, tomb in state.tombstones.items()} == {KEY: T + 5}
 
 
-# --- cmdlog replay dead letters -------------------------------------------------------------------
+# --- burials, kicks, pauses -----------------------------------------------------------------------
 # Replay of burials, kicks, pauses and first due times.
-
-
-LETTERS_KEY = b"a:1:0:x"
-
-
-def state_of_letters(log: SegmentBuilder) -> ReplayState:
-    replay = Replay()
-    data = bytes(log)
-    replay.start_segment(1, data)
-    (run,) = scan_segment(data).runs
-    replay.replay(run, last=True)
-    assert not replay.damage
-    return replay.state
 
 
 def test_first_due_time_of_an_envelope_stays() -> None:
     log = SegmentBuilder()
-    log.entry(LETTERS_KEY, not_before=T + 9, first_due=T + 5)
-    (job,) = state_of_letters(log).jobs.values()
+    log.entry(KEY, not_before=T + 9, first_due=T + 5)
+    (job,) = state_of(log).jobs.values()
     assert (job.not_before, job.first_due) == (T + 9, T + 5)
 
 
 def test_delay_is_the_next_first_due_time_where_that_is_later() -> None:
     log = SegmentBuilder()
-    job_id = log.entry(LETTERS_KEY)
+    job_id = log.entry(KEY)
     log.lease([job_id], T + 2 * SECOND)
     log.operation(Batch(2))
     log.operation(Delay(job_id, T + 9 * SECOND))
     log.simple(Command.TIMEOUT_ATTEMPT, job_id)
-    (job,) = state_of_letters(log).jobs.values()
+    (job,) = state_of(log).jobs.values()
     assert (job.not_before, job.first_due) == (T + 9 * SECOND, T + 9 * SECOND)
 
 
@@ -335,14 +304,14 @@ def test_pauses_that_are_over_do_not_gather() -> None:
     assert state.pauses == {b"a": T}
 
 
-# --- cmdlog replay foreign ------------------------------------------------------------------------
+# --- logs of workq --------------------------------------------------------------------------------
 
 
 def a_log() -> SegmentBuilder:
     return SegmentBuilder(None)
 
 
-def state_of_foreign(*segments: SegmentBuilder | bytes) -> ReplayState:
+def foreign_state(*segments: SegmentBuilder | bytes) -> ReplayState:
     replay = Replay()
     for number, segment in enumerate(segments, 1):
         replay.start_segment(number, bytes(segment))
@@ -357,7 +326,7 @@ def test_job_of_workq_without_a_time_is_due_at_its_creation_in_any_zone(minutes:
     log = a_log()
     log.foreign(b"q", ttl_ms=5000)
     log.foreign(b"q", due_us=T + 60 * SECOND, ttl_ms=5000)
-    added, scheduled = state_of_foreign(in_zone(bytes(log), minutes)).jobs.values()
+    added, scheduled = foreign_state(in_zone(bytes(log), minutes)).jobs.values()
     assert (added.not_before, added.timestamp, added.expires) == (T, T, T + 5 * SECOND)
     assert (scheduled.not_before, scheduled.expires) == (T + 60 * SECOND, T + 65 * SECOND)
 
@@ -366,7 +335,7 @@ def test_priorities_of_workq_beyond_ours_are_cut() -> None:
     log = a_log()
     for priority in (2**31 - 1, 129, 128, 0, -127, -128, -(2**31)):
         log.foreign(b"q", priority=priority)
-    priorities = [job.priority for job in state_of_foreign(log).jobs.values()]
+    priorities = [job.priority for job in foreign_state(log).jobs.values()]
     assert priorities == [0, 0, 0, 128, 255, 255, 255]
 
 
@@ -377,7 +346,7 @@ def test_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
     spent = log.foreign(b"q", attempts_max=1)
     log.simple(Command.START_ATTEMPT, spent)
     log.simple(Command.TIMEOUT_ATTEMPT, spent)
-    state = state_of_foreign(log)
+    state = foreign_state(log)
     assert state.jobs[failed].reason == b"failed"
     assert state.jobs[spent].reason == b"attempts reached max-attempts"
 
@@ -390,6 +359,6 @@ def test_stray_ids_are_forgotten_after_a_while() -> None:
     for _ in range(3000):
         log.simple(Command.START_ATTEMPT, log.job_id())
     log.foreign(b"q", job_id=first, created_us=T)
-    state = state_of_foreign(log)
+    state = foreign_state(log)
     assert only(state).starts == 0
     assert len(state.early) + len(state.early_before) <= 2048

@@ -254,7 +254,7 @@ def test_hard_link_that_is_refused_has_a_hint_of_its_own(
     assert disk.listdir(root) == ["a"]
 
 
-# --- disk simulated -------------------------------------------------------------------------------
+# --- simulated disk -------------------------------------------------------------------------------
 
 
 SEEDS = range(200)

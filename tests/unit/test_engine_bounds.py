@@ -127,35 +127,35 @@ def test_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int | 
     assert daemon.engine.store.leases.count == (0 if timeout is None else len(reply.pairs))
 
 
-# --- kick pause bounds ----------------------------------------------------------------------------
+# --- KICK and PAUSE -------------------------------------------------------------------------------
 # KICK and PAUSE are bounded, and what they do on a disk that is nearly full.
 
 
 @pytest.fixture
-def s_bounds() -> Subject:
+def s() -> Subject:
     return Subject(EngineSubject(Rules()))
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
-def test_large_values_end_a_request_and_one_always_goes(s_bounds: Subject) -> None:
+def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
     half = KICK_BYTES_MAX // 2 - len(b"a:1:0:0")
     sizes = (KICK_BYTES_MAX + 1, half, half, 1)
     for n, size in enumerate(sizes):
-        s_bounds.set(b"a:1:0:%d" % n, bytes(size))
-        s_bounds.bury(b"a:1:0:%d" % n)
-    assert [s_bounds.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
+        s.set(b"a:1:0:%d" % n, bytes(size))
+        s.bury(b"a:1:0:%d" % n)
+    assert [s.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
 
 
 @pytest.mark.rule("PAUSE: At most 100,000 domains at a time")
 def test_pause_of_more_domains_than_the_limit_is_busy(
-    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+    s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastjournald.engine.handlers.domains.PAUSED_DOMAINS_MAX", 2)
     assert PAUSED_DOMAINS_MAX == 100_000
-    assert [s_bounds.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
-    assert s_bounds.pause(b"a", 2 * SECOND) == ""
-    s_bounds.later(SECOND)
-    assert s_bounds.pause(b"c", SECOND) == ""
+    assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
+    assert s.pause(b"a", 2 * SECOND) == ""
+    s.later(SECOND)
+    assert s.pause(b"c", SECOND) == ""
 
 
 # --- a disk that is nearly full -------------------------------------------------------------------
@@ -164,15 +164,14 @@ JOB = b"a:1:0:x"
 
 
 @pytest.fixture
-def full(s_bounds: Subject) -> Subject:
+def full(s: Subject) -> Subject:
     """With a buried, a leased and a waiting entry, and a paused domain; then read-only."""
-    assert isinstance(s_bounds.target, EngineSubject)
     for key in (JOB, b"b:1:0:x", b"b:1:0:y"):
-        s_bounds.set(key)
-    s_bounds.bury(JOB)
-    s_bounds.pause(b"c", SECOND)
-    s_bounds.target.engine.context.read_only = True
-    return s_bounds
+        s.set(key)
+    s.bury(JOB)
+    s.pause(b"c", SECOND)
+    s.target.engine.context.read_only = True
+    return s
 
 
 def test_read_only_engine_refuses_functions_that_grow_the_log(full: Subject) -> None:
@@ -205,7 +204,7 @@ def test_read_only_engine_takes_functions_that_end_work(full: Subject) -> None:
     assert full.stats(b"c")["paused_until"] == 0
 
 
-# --- engine read only -----------------------------------------------------------------------------
+# --- read-only engine -----------------------------------------------------------------------------
 # A daemon whose disk is nearly full: what needs room is refused, what ends work is not.
 
 
@@ -213,7 +212,7 @@ ONE = {"value": b"\1", "kind": ValueType.INTEGER}
 
 
 @pytest.fixture
-def s_only() -> Subject:
+def stocked() -> Subject:
     subject = Subject(EngineSubject(Rules()))
     subject.set(JOB, b"\1", kind=ValueType.INTEGER)
     subject.set(b"flag", b"\1", kind=ValueType.BOOLEAN)
@@ -221,12 +220,6 @@ def s_only() -> Subject:
     subject.set(b"buried")
     subject.bury(b"buried")
     return subject
-
-
-def full_only(s_only: Subject) -> Subject:
-    assert isinstance(s_only.target, EngineSubject)
-    s_only.target.engine.context.read_only = True
-    return s_only
 
 
 @pytest.mark.parametrize(
@@ -254,12 +247,13 @@ def full_only(s_only: Subject) -> Subject:
     ids=lambda asked: Function(asked.function).name,
 )
 def test_read_only_engine_refuses_what_needs_room_and_changes_nothing(
-    s_only: Subject, asked: Request
+    stocked: Subject, asked: Request
 ) -> None:
-    before = [s_only.pair(key) for key in (JOB, b"flag", b"text", b"buried")]
-    assert full_only(s_only).ask(asked).code == "read-only"
-    assert [s_only.pair(key) for key in (JOB, b"flag", b"text", b"buried")] == before
-    assert s_only.value(b"new") is None
+    before = [stocked.pair(key) for key in (JOB, b"flag", b"text", b"buried")]
+    stocked.target.engine.context.read_only = True
+    assert stocked.ask(asked).code == "read-only"
+    assert [stocked.pair(key) for key in (JOB, b"flag", b"text", b"buried")] == before
+    assert stocked.value(b"new") is None
 
 
 @pytest.mark.rule("GET: while the disk is nearly full it moves in memory only")
@@ -287,7 +281,7 @@ def test_read_only_engine_does_not_fill_the_disk_by_reads(many: bool) -> None:
         assert (len(written) == before) == read_only
 
 
-# --- limit bounds ---------------------------------------------------------------------------------
+# --- LIMIT ----------------------------------------------------------------------------------------
 # LIMIT is bounded in memory and in the log, and refused on a disk that is nearly full.
 
 
@@ -295,8 +289,8 @@ YEARS = 10 * 365 * 86_400 * SECOND
 NONE = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
 
 
-def limit(s_bounds: Subject, domain: bytes, value: bytes = b'{"jobs":7}') -> str:
-    return s_bounds.ask(request(Function.LIMIT, domain, value, kind=ValueType.STRING)).code
+def limit(s: Subject, domain: bytes, value: bytes = b'{"jobs":7}') -> str:
+    return s.ask(request(Function.LIMIT, domain, value, kind=ValueType.STRING)).code
 
 
 def jobs_max(log: CompactedLog, domain: bytes = b"a") -> int:
@@ -308,78 +302,75 @@ def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
 
 
 @pytest.mark.rule("LIMIT: at most 100,000 domains")
-def test_limit_bounds_domains(s_bounds: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastjournald.engine.handlers.domains.LIMITED_DOMAINS_MAX", 2)
-    assert [limit(s_bounds, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
-    assert limit(s_bounds, b"a", b'{"jobs":8}') == ""
-    assert limit(s_bounds, b"b", NONE) == ""
-    assert limit(s_bounds, b"c") == ""
+    assert [limit(s, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
+    assert limit(s, b"a", b'{"jobs":8}') == ""
+    assert limit(s, b"b", NONE) == ""
+    assert limit(s, b"c") == ""
 
 
-def test_limit_bounds_bytes(s_bounds: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_bounds_bytes(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "fastjournald.engine.handlers.domains.LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000)
     )
     names = [b"%01000d" % number for number in range(3)]
-    assert [limit(s_bounds, name) for name in names] == ["", "", "busy"]
+    assert [limit(s, name) for name in names] == ["", "", "busy"]
 
 
-def test_limit_is_refused_while_the_disk_is_nearly_full(s_bounds: Subject) -> None:
-    assert isinstance(s_bounds.target, EngineSubject)
-    s_bounds.target.engine.context.read_only = True
-    assert limit(s_bounds, b"a") == "read-only"
-    assert limit(s_bounds, b"a", b"{}") == ""
+def test_limit_is_refused_while_the_disk_is_nearly_full(s: Subject) -> None:
+    s.target.engine.context.read_only = True
+    assert limit(s, b"a") == "read-only"
+    assert limit(s, b"a", b"{}") == ""
 
 
 def test_intervals_are_bounded_in_number_and_the_first_ends_early(
-    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+    s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastjournald.tables.domain_rules.INTERVALS_MAX", 2)
-    s_bounds = s_bounds.under(interval_us_default=10 * SECOND)
+    s = s.under(interval_us_default=10 * SECOND)
     for name in (b"a", b"b", b"c"):
-        s_bounds.set(name + b":1:0:x")
-        s_bounds.set(name + b":1:0:y")
-        s_bounds.later(1)
-        assert s_bounds.jobs(name) == [name + b":1:0:x"]
-    assert s_bounds.jobs() == [b"a:1:0:y"]
+        s.set(name + b":1:0:x")
+        s.set(name + b":1:0:y")
+        s.later(1)
+        assert s.jobs(name) == [name + b":1:0:x"]
+    assert s.jobs() == [b"a:1:0:y"]
 
 
 def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
-    s_bounds: Subject, monkeypatch: pytest.MonkeyPatch
+    s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "fastjournald.tables.domain_rules.INTERVALS_BYTES_MAX", 2 * (INTERVAL_BYTES + 1000)
     )
-    s_bounds = s_bounds.under(interval_us_default=10 * SECOND)
-    assert isinstance(s_bounds.target, EngineSubject)
+    s = s.under(interval_us_default=10 * SECOND)
     names = [b"%01000d" % number for number in range(3)]
     for name in names:
-        s_bounds.set(name + b":1:0:x", flags=Flag.PERSIST)
-        s_bounds.set(name + b":1:0:y", flags=Flag.PERSIST)
-        s_bounds.later(1)
-        assert s_bounds.jobs(name) == [name + b":1:0:x"]
-    assert s_bounds.jobs() == [names[0] + b":1:0:y"]
-    s_bounds.target.restart(s_bounds.now)
-    limits = s_bounds.target.engine.store.rules.limits
+        s.set(name + b":1:0:x", flags=Flag.PERSIST)
+        s.set(name + b":1:0:y", flags=Flag.PERSIST)
+        s.later(1)
+        assert s.jobs(name) == [name + b":1:0:x"]
+    assert s.jobs() == [names[0] + b":1:0:y"]
+    s.target.restart(s.now)
+    limits = s.target.engine.store.rules.limits
     assert [limits.waits_until(name) > 0 for name in names] == [True, False, True]
-    s_bounds.later(10 * SECOND)
-    assert s_bounds.jobs(names[2]) == [names[2] + b":1:0:y"]
+    s.later(10 * SECOND)
+    assert s.jobs(names[2]) == [names[2] + b":1:0:y"]
     assert (limits.intervals, limits.interval_bytes) == (1, INTERVAL_BYTES + 1000)
 
 
-def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s_bounds: Subject) -> None:
-    limit(s_bounds, b"a", b'{"interval_us":%d}' % SECOND)
+def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subject) -> None:
+    limit(s, b"a", b'{"interval_us":%d}' % SECOND)
     for name in (b"x", b"y"):
-        s_bounds.set(b"a:1:0:" + name, flags=Flag.PERSIST)
-    s_bounds.later(YEARS)
-    assert s_bounds.jobs(b"a") == [b"a:1:0:x"]
-    assert isinstance(s_bounds.target, EngineSubject)
-    s_bounds.later(-YEARS)
-    s_bounds.target.restart(s_bounds.now)
-    assert s_bounds.jobs(b"a") == []
-    assert s_bounds.next(b"a").timeout == s_bounds.now + SECOND
-    s_bounds.later(SECOND)
-    assert s_bounds.jobs(b"a") == [b"a:1:0:y"]
+        s.set(b"a:1:0:" + name, flags=Flag.PERSIST)
+    s.later(YEARS)
+    assert s.jobs(b"a") == [b"a:1:0:x"]
+    s.later(-YEARS)
+    s.target.restart(s.now)
+    assert s.jobs(b"a") == []
+    assert s.next(b"a").timeout == s.now + SECOND
+    s.later(SECOND)
+    assert s.jobs(b"a") == [b"a:1:0:y"]
 
 
 def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:

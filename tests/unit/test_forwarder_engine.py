@@ -67,6 +67,8 @@ class Bench:
     """An engine, its clock, a daemon that only reads, and the disk where delayed records wait."""
 
     in_flight_max: int = 4
+    offered: int = 0
+    """Of how many records it has from the start: their numbers begin with 0."""
     now: int = NOW
     seed: int = 1
     engine: DeliveryEngine = field(init=False)
@@ -76,6 +78,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.engine = DeliveryEngine(in_flight_max=self.in_flight_max, random=Random(self.seed))
         self.server = ServerConnection()
+        self.offer(*range(self.offered))
 
     def offer(self, *numbers: int) -> None:
         self.engine.offer(record(number) for number in numbers)
@@ -107,6 +110,12 @@ class Bench:
         self.delayed += loss.put_off
         self.server = ServerConnection()
         return loss.stay
+
+    def lose_and_wait(self) -> None:
+        """Send what may go, end the connection, and wait until the pause behind it is over."""
+        self.sent()
+        self.lose()
+        self.now = max(self.now, self.engine.paused_until)
 
     def leave(self) -> None:
         """End the connection because of no progress."""
@@ -207,8 +216,7 @@ def test_lost_connection_sends_unanswered_records_again_in_their_order() -> None
 
 
 def test_window_after_a_pause_is_one_and_each_success_doubles_it() -> None:
-    bench = Bench(in_flight_max=5)
-    bench.offer(*range(20))
+    bench = Bench(in_flight_max=5, offered=20)
     bench.engine.lost(bench.now)
     bench.now = bench.engine.paused_until
     sizes = []
@@ -255,8 +263,7 @@ def test_success_makes_the_pauses_short_again() -> None:
 
 
 def test_pause_is_one_for_many_refusals_of_one_window() -> None:
-    bench = Bench(in_flight_max=50)
-    bench.offer(*range(50))
+    bench = Bench(in_flight_max=50, offered=50)
     for identifier in bench.sent().values():
         bench.reply(identifier, "busy")
     assert bench.engine.paused_until - bench.now <= PAUSE_US_MIN
@@ -439,9 +446,7 @@ def test_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_go
 ):
     bench = Bench()
     bench.offer(1, 2)
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench.lose_and_wait()
     assert list(bench.sent()) == [1]
     assert bench.lose(), "the daemon is well"
     assert [(o.record.offset, o.disposition) for o in bench.delayed] == [(1, Disposition.SUSPECT)]
@@ -454,10 +459,8 @@ def test_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_go
 def test_suspect_in_flight_when_the_daemon_is_left_is_a_suspect_still() -> None:
     bench = Bench()
     bench.offer(1)
-    for _ in range(2):
-        bench.sent()
-        bench.lose()
-        bench.now = max(bench.now, bench.engine.paused_until)
+    bench.lose_and_wait()
+    bench.lose_and_wait()
     assert bench.wait_delayed() == [1]
     bench.offer(2)
     assert list(bench.sent()) == [1], "alone"
@@ -467,8 +470,7 @@ def test_suspect_in_flight_when_the_daemon_is_left_is_a_suspect_still() -> None:
 
 
 def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_found() -> None:
-    bench = Bench(in_flight_max=8)
-    bench.offer(*range(8))
+    bench = Bench(in_flight_max=8, offered=8)
     poison, done = 5, []
     losses = 0
     while len(done) < 7:
@@ -507,9 +509,7 @@ def test_suspect_waits_until_what_is_in_flight_is_answered() -> None:
 def test_suspect_that_is_answered_is_none_any_more() -> None:
     bench = Bench()
     bench.offer(1)
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench.lose_and_wait()
     bench.sent()
     bench.lose()
     assert bench.wait_delayed() == [1]
@@ -519,8 +519,7 @@ def test_suspect_that_is_answered_is_none_any_more() -> None:
 
 @pytest.mark.parametrize("code", ["too-large", "bad-request"])
 def test_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(code: str) -> None:
-    bench = Bench(in_flight_max=8)
-    bench.offer(*range(8))
+    bench = Bench(in_flight_max=8, offered=8)
     for number in range(6):
         sent = bench.sent()
         assert number in sent
@@ -612,9 +611,7 @@ def test_limit_of_a_daemon_holds_for_its_connection_only() -> None:
 def test_limit_that_a_daemon_does_not_tell_is_not_known(data: bytes) -> None:
     bench = Bench()
     bench.offer(1)
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench.lose_and_wait()
     assert list(told_limit(bench, data)) == [1]
     assert bench.engine.skip(bench.now) == []
     assert bench.engine.refusal_of(record(2, value=bytes(1_000_000_000 // 1000))) == ""
@@ -643,11 +640,8 @@ def test_suspects_one_after_the_other_make_records_be_passed_over() -> None:
 
 
 def test_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_in() -> None:
-    bench = Bench(in_flight_max=16)
-    bench.offer(*range(16))
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench = Bench(in_flight_max=16, offered=16)
+    bench.lose_and_wait()
     while len(sent := bench.sent()) < 8:
         for identifier in sent.values():
             bench.reply(identifier)
@@ -666,10 +660,8 @@ def test_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_i
 def test_suspect_that_is_answered_busy_is_none_any_more() -> None:
     bench = Bench()
     bench.offer(1)
-    for _ in range(2):
-        bench.sent()
-        bench.lose()
-        bench.now = max(bench.now, bench.engine.paused_until)
+    bench.lose_and_wait()
+    bench.lose_and_wait()
     assert bench.wait_delayed() == [1]
     assert bench.reply(bench.sent()[1], "busy") is Disposition.HOLD
     assert [outcome.record.losses for outcome in bench.delayed] == [0]
@@ -681,9 +673,7 @@ def test_skipping_ends_where_no_record_follows() -> None:
         bench.offer(number)
         bench.engine.stop_skipping()
         for _ in range(2):
-            bench.sent()
-            bench.lose()
-            bench.now = max(bench.now, bench.engine.paused_until)
+            bench.lose_and_wait()
     bench.engine.stop_skipping()
     bench.offer(100)
     assert bench.engine.skip(bench.now) == []
@@ -694,8 +684,7 @@ def test_skipping_ends_where_no_record_follows() -> None:
 
 
 def test_record_that_alone_is_busy_waits_behind_the_others() -> None:
-    bench = Bench(in_flight_max=4)
-    bench.offer(*range(10))
+    bench = Bench(in_flight_max=4, offered=10)
     done: list[int] = []
     for _ in range(40):
         for number, identifier in bench.sent().items():
@@ -713,8 +702,7 @@ def test_record_that_alone_is_busy_waits_behind_the_others() -> None:
 
 
 def test_daemon_that_refuses_everything_for_30_s_is_left() -> None:
-    bench = Bench()
-    bench.offer(*range(100))
+    bench = Bench(offered=100)
     while not has_to_leave(bench.engine, bench.now):
         for identifier in bench.sent().values():
             bench.reply(identifier, "read-only")
@@ -761,8 +749,7 @@ def test_progress_clock_runs_only_while_something_is_owed(has_others: bool) -> N
 
 @BOTH
 def test_progress_is_one_answered_record_however_slow_the_daemon(has_others: bool) -> None:
-    bench = Bench(in_flight_max=64)
-    bench.offer(*range(64))
+    bench = Bench(in_flight_max=64, offered=64)
     for identifier in bench.sent().values():
         bench.now += NO_PROGRESS_US_MAX - 1
         assert bench.left_us(has_others=has_others) == 1
@@ -773,11 +760,8 @@ def test_progress_is_one_answered_record_however_slow_the_daemon(has_others: boo
 def test_daemon_that_answers_the_nop_and_swallows_records_is_left_and_no_record_is_suspect(
     has_others: bool,
 ) -> None:
-    bench = Bench(in_flight_max=8)
-    bench.offer(*range(8))
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench = Bench(in_flight_max=8, offered=8)
+    bench.lose_and_wait()
     for _ in range(10):
         sent_us = bench.now
         assert bench.sent()  # behind a NOP that is answered
@@ -804,9 +788,7 @@ def test_replies_that_answer_no_record_are_no_progress() -> None:
 def test_record_without_a_reply_holds_up_no_other_after_the_daemon_is_left() -> None:
     bench = Bench(in_flight_max=8)
     bench.offer(0)
-    bench.sent()
-    bench.lose()
-    bench.now = bench.engine.paused_until
+    bench.lose_and_wait()
     for tries in range(1, 20):
         sent = bench.sent()
         assert 0 in sent
@@ -832,8 +814,7 @@ def test_large_frame_in_flight_extends_the_time_without_progress_as_a_slow_line_
 
 
 def test_daemon_that_ends_the_connection_at_each_record_is_left_for_the_next() -> None:
-    bench = Bench(in_flight_max=16)
-    bench.offer(*range(SKIP_AFTER + 2))
+    bench = Bench(in_flight_max=16, offered=SKIP_AFTER + 2)
     until_us = bench.now + NO_PROGRESS_US_MAX
     while not has_to_leave(bench.engine, bench.now):
         bench.delayed += bench.engine.skip(bench.now)
@@ -849,8 +830,7 @@ def test_daemon_that_ends_the_connection_at_each_record_is_left_for_the_next() -
 
 
 def test_poison_of_few_records_alone_is_no_reason_to_leave_a_daemon() -> None:
-    bench = Bench()
-    bench.offer(*range(SKIP_AFTER - 1))
+    bench = Bench(offered=SKIP_AFTER - 1)
     for _ in range(100):
         while bench.sent():
             bench.lose()

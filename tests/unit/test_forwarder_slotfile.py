@@ -50,6 +50,14 @@ def open_slot(path: Path, aside: PutAside | None = None) -> SlotFile:
     return SlotFile(slot, aside or PutAside())
 
 
+def reread(path: Path, aside: PutAside | None = None, *, final: bool = False) -> list[Piece]:
+    """Return what a forwarder takes from a slot that starts now."""
+    file = open_slot(path, aside)
+    taken = file.take(10_000, 10**9, final=final)
+    file.close()
+    return taken
+
+
 def kinds(path: Path) -> list[Kind]:
     with SlotReader(str(path)) as slot_reader:
         return [piece.kind for piece in slot_reader.read(100_000, final=True)]
@@ -69,9 +77,7 @@ def test_erased_record_differs_in_one_byte_and_is_not_taken_again(tmp_path: Path
     file.close()
     at = taken[1].offset
     assert path.read_bytes() == before[:at] + b"E" + before[at + 1 :]
-    again = open_slot(path)
-    assert [piece.offset for piece in again.take(10, 10**6)] == [taken[0].offset, taken[2].offset]
-    again.close()
+    assert [piece.offset for piece in reread(path)] == [taken[0].offset, taken[2].offset]
 
 
 def test_damage_is_put_aside_once_and_is_an_erased_record_then(tmp_path: Path) -> None:
@@ -80,9 +86,7 @@ def test_damage_is_put_aside_once_and_is_an_erased_record_then(tmp_path: Path) -
     path = write(tmp_path, first, junk, second)
     aside = PutAside()
     for wanted in (1, 1):
-        file = open_slot(path, aside)
-        assert len(file.take(10, 10**6)) == 2
-        file.close()
+        assert len(reread(path, aside)) == 2
         assert len(aside.pieces) == wanted
     assert aside.pieces == [(NAME, junk, "damaged")]
     assert kinds(path) == [Kind.PENDING, Kind.ERASED, Kind.PENDING]
@@ -96,16 +100,12 @@ def test_damage_whose_first_byte_a_power_loss_takes_back_is_no_pending_record_wi
     damaged[20] ^= 1
     path = write(tmp_path, bytes(damaged), second)
     aside = PutAside()
-    file = open_slot(path, aside)
-    assert len(file.take(10, 10**6)) == 1
-    file.close()
+    assert len(reread(path, aside)) == 1
     assert aside.raw == [bytes(damaged)]
     data = bytearray(path.read_bytes())
     data[form.FILE_HEADER_BYTES] = form.PENDING
     path.write_bytes(data)
-    again = open_slot(path, aside)
-    assert [piece.data.strip(b"\0") for piece in again.take(10, 10**6)] == [b"", second[5:-4]]
-    again.close()
+    assert [piece.data.strip(b"\0") for piece in reread(path, aside)] == [b"", second[5:-4]]
 
 
 def refuse(*_: object) -> int:
@@ -229,9 +229,7 @@ def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> N
     first, second = records(2)
     path = write(tmp_path, first, b"junk", second)
     aside = PutAside()
-    file = open_slot(path, aside)
-    assert len(file.take(10, 10**6)) == 2
-    file.close()
+    assert len(reread(path, aside)) == 2
     assert aside.raw == [b"junk"]
     assert path.read_bytes() == form.FILE_HEADER + first + b"junk" + second
 
@@ -263,9 +261,7 @@ def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     file.close()
     assert path.stat().st_size == size
     assert path.stat().st_blocks * 512 < size / 2
-    again = open_slot(path)
-    assert again.take(10, 10**9) == taken[-1:]
-    again.close()
+    assert reread(path) == taken[-1:]
     assert set(kinds(path)[:-1]) == {Kind.ERASED}
 
 
@@ -354,16 +350,12 @@ def test_hole_that_a_full_disk_refuses_fails_no_erasure_and_is_tried_again_later
     assert len(file.records) == 1500
     assert 1 < tries <= sum(len(piece.data) for piece in taken[:1500]) // 16_384 + 2
     assert caplog.text.count("cannot release space") == 1
-    reopened = open_slot(path, aside)
-    assert reopened.take(10_000, 10**9) == taken[1500:]
-    reopened.close()
+    assert reread(path, aside) == taken[1500:]
     refused = False
     for piece in taken[1500:-1]:
         file.erase(piece.offset)
     file.close()
-    again = open_slot(path, aside)
-    assert again.take(10_000, 10**9) == taken[-1:]
-    again.close()
+    assert reread(path, aside) == taken[-1:]
     assert aside.pieces == []
     assert len(kinds(path)) < 100, "the run is not released"
 
@@ -423,9 +415,7 @@ def test_killed_while_space_is_released_nothing_is_damaged(
     taken = file.take(10_000, 10**9)
     delay(file, taken[:delayed])
     erased = erase_until_killed(file, taken[delayed:], monkeypatch, calls=calls)
-    again = open_slot(path, aside)
-    assert again.take(10_000, 10**9) == taken[:delayed] + taken[delayed + erased :]
-    again.close()
+    assert reread(path, aside) == taken[:delayed] + taken[delayed + erased :]
     assert aside.pieces == []
 
 
@@ -440,9 +430,7 @@ def test_run_before_a_torn_piece_ends_with_a_whole_record(
     file = open_slot(path, aside)
     taken = file.take(10, 10**9)
     erase_until_killed(file, [*taken[1:], taken[0]], monkeypatch, calls=calls)
-    again = open_slot(path, aside)
-    assert len(again.take(10, 10**9, final=True)) == 1
-    again.close()
+    assert len(reread(path, aside, final=True)) == 1
     assert aside.raw == [b"P\0\0"]
 
 

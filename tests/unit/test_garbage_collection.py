@@ -64,7 +64,7 @@ async def test_full_collection_waits_for_an_idle_moment_but_not_for_ever(
     assert len(young) > 80
 
 
-# --- engine reference cycles ----------------------------------------------------------------------
+# --- reference cycles -----------------------------------------------------------------------------
 # The daemon runs without the garbage collector: whatever it drops must be free at once.
 
 

@@ -111,7 +111,6 @@ def test_stats_lists_workers_that_lease_or_wait(s: Subject) -> None:
 
 
 def wait(s: Subject, session: str, number: int = 1) -> None:
-    assert isinstance(s.target, EngineSubject)
     asked = request(Function.NEXT, b"none", flags=Flag.LISTEN)
     for _ in range(number):
         assert s.target.engine.handle(session, asked, s.target.engine.now) is None

@@ -39,7 +39,7 @@ def test_progress_of_a_recovery_is_one_line_of_names_and_values(
     ]
 
 
-# --- sdnotify -------------------------------------------------------------------------------------
+# --- service notification -------------------------------------------------------------------------
 # Service notification: states, and pings of the watchdog.
 
 

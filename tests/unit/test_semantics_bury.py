@@ -83,7 +83,7 @@ def test_reason_over_its_limit_is_too_large(s: Subject) -> None:
     assert s.bury(JOB, reason=b"r" * REASON_BYTES_MAX) == ""
 
 
-# --- semantics kick -------------------------------------------------------------------------------
+# --- KICK -----------------------------------------------------------------------------------------
 # KICK: every sentence of docs/protocol.md about it, by example.
 
 

@@ -109,7 +109,7 @@ def test_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     assert s.delete(JOB, at=START + 60 * SECOND + 1) == "clock-skew"
 
 
-# --- semantics purge ------------------------------------------------------------------------------
+# --- PURGE ----------------------------------------------------------------------------------------
 # PURGE: every sentence of docs/protocol.md about it, by example.
 
 

@@ -145,11 +145,8 @@ def test_lease_with_only_one_of_worked_on_and_timeout_is_bad_request(
     assert reply.code == "bad-request"
 
 
-# --- semantics retry ------------------------------------------------------------------------------
+# --- RELEASE with a value -------------------------------------------------------------------------
 # RELEASE with a value: failed attempts, back-off and burial, by example from docs/protocol.md.
-
-
-RETRY_JOB, RETRY_OTHER, RETRY_URI = b"a:1:0:x", b"a:1:0:y", b"http://example.org/"
 
 
 def fail(
@@ -167,17 +164,17 @@ def fail(
     return s.ask(asked).code
 
 
-def known(s: Subject, key: bytes = RETRY_JOB) -> dict[str, object]:
+def known(s: Subject, key: bytes = JOB) -> dict[str, object]:
     return s.stats(key, flags=Flag.DATA)
 
 
 @pytest.mark.rule("Failed attempts (RELEASE with a value): no delay applies then")
 def test_max_attempts_buries_with_the_error_as_reason(s: Subject) -> None:
     s = s.under(attempts_max=2)
-    s.set(RETRY_JOB)
-    fail(s, RETRY_JOB, s.lease(), b"one", ttl=0)
+    s.set(JOB)
+    fail(s, JOB, s.lease(), b"one", ttl=0)
     assert known(s)["state"] == "ready"
-    fail(s, RETRY_JOB, s.lease(), b"two", ttl=0)
+    fail(s, JOB, s.lease(), b"two", ttl=0)
     assert known(s)["state"] == "buried"
     assert known(s)["buried_reason"] == "two"
     assert known(s)["attempts"] == 2
@@ -193,10 +190,10 @@ def bounded(attempts: int) -> dict[str, object]:
     "NEXT: `attempts`",
 )
 def test_lease_with_a_bound_buries_at_a_failed_attempt(s: Subject) -> None:
-    s.set(RETRY_JOB)
-    fail(s, RETRY_JOB, s.lease(**bounded(2)), b"one", ttl=0)
+    s.set(JOB)
+    fail(s, JOB, s.lease(**bounded(2)), b"one", ttl=0)
     assert known(s)["state"] == "ready"
-    fail(s, RETRY_JOB, s.lease(**bounded(2)), b"two", ttl=0)
+    fail(s, JOB, s.lease(**bounded(2)), b"two", ttl=0)
     assert [known(s)[name] for name in ("state", "buried_reason", "attempts", "last_error")] == [
         *("buried", "two", 2, "two")
     ]
@@ -224,19 +221,19 @@ def test_lease_with_a_bound_buries_at_a_failed_attempt(s: Subject) -> None:
 def test_next_refuses_options_that_it_does_not_know(
     s: Subject, value: bytes, kind: int, code: str, flags: int
 ) -> None:
-    s.set(RETRY_JOB)
+    s.set(JOB)
     assert s.next(value=value, kind=kind, flags=flags).code == code
     if code:
         assert known(s)["state"] == "ready"
 
 
 def test_superseded_work_that_fails_is_dropped(s: Subject) -> None:
-    s.set(RETRY_JOB, uri=RETRY_URI)
+    s.set(JOB, uri=URI)
     token = s.lease()
-    s.set(RETRY_OTHER, uri=RETRY_URI, at=START + 1)
-    assert fail(s, RETRY_JOB, token) == ""
-    assert s.get(RETRY_JOB).code == "not-found"
-    assert s.jobs() == [RETRY_OTHER]
+    s.set(OTHER, uri=URI, at=START + 1)
+    assert fail(s, JOB, token) == ""
+    assert s.get(JOB).code == "not-found"
+    assert s.jobs() == [OTHER]
 
 
 @pytest.mark.rule("Failed attempts (RELEASE with a value): plain entries, which GET can lease")
@@ -252,16 +249,16 @@ def test_release_of_plain_data_with_a_value_counts_and_is_never_buried(s: Subjec
 
 @pytest.mark.rule("Failed attempts (RELEASE with a value): another type is")
 def test_release_with_a_value_of_another_type_is_refused(s: Subject) -> None:
-    s.set(RETRY_JOB)
+    s.set(JOB)
     token = s.lease()
-    assert fail(s, RETRY_JOB, token, kind=ValueType.BUFFER) == "bad-value"
-    assert fail(s, RETRY_JOB, token) == ""
+    assert fail(s, JOB, token, kind=ValueType.BUFFER) == "bad-value"
+    assert fail(s, JOB, token) == ""
 
 
 @pytest.mark.parametrize(("size", "code"), [(4096, ""), (4097, "too-large")])
 def test_release_bounds_the_error(s: Subject, size: int, code: str) -> None:
-    s.set(RETRY_JOB)
-    assert fail(s, RETRY_JOB, s.lease(), b"x" * size) == code
+    s.set(JOB)
+    assert fail(s, JOB, s.lease(), b"x" * size) == code
 
 
 def restart(s: Subject) -> None:
@@ -269,8 +266,8 @@ def restart(s: Subject) -> None:
 
 
 def test_lease_bound_ends_with_its_lease_across_a_restart(s: Subject) -> None:
-    s.set(RETRY_JOB, flags=Flag.PERSIST)
-    assert s.release(RETRY_JOB, s.lease(**bounded(1))) == ""
+    s.set(JOB, flags=Flag.PERSIST)
+    assert s.release(JOB, s.lease(**bounded(1))) == ""
     s.lease(timeout=SECOND)
     restart(s)
     s.later(2 * SECOND)

@@ -197,30 +197,26 @@ def test_limit_interval_that_runs_outlives_a_restart(
     assert s.jobs(b"a") == [b"a:2:0:kept"]
 
 
-# --- semantics pause ------------------------------------------------------------------------------
+# --- PAUSE ----------------------------------------------------------------------------------------
 # PAUSE: every sentence of docs/protocol.md about it, by example.
-
-
-PAUSE_JOB = b"a:1:0:x"
-URI = b"http://example.org/"
 
 
 @pytest.mark.rule("PAUSE: End of a pause")
 def test_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
-    s.set(PAUSE_JOB)
+    s.set(JOB)
     s.pause(b"a", SECOND)
     s.now = START + SECOND - 1
     assert s.jobs() == []
     s.later(1)
-    assert s.jobs() == [PAUSE_JOB]
+    assert s.jobs() == [JOB]
 
 
 @pytest.mark.rule("Functions: 18 PAUSE")
 def test_ttl_0_resumes(s: Subject) -> None:
-    s.set(PAUSE_JOB)
+    s.set(JOB)
     s.pause(b"a", 10 * SECOND)
     assert s.pause(b"a", 0) == ""
-    assert s.jobs(b"a") == [PAUSE_JOB]
+    assert s.jobs(b"a") == [JOB]
 
 
 @pytest.mark.warm_only
@@ -243,7 +239,7 @@ def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
     s.pause(b"a", 10 * SECOND)
     assert s.stats(b"a")["paused_until"] == START + 10 * SECOND
-    s.set(PAUSE_JOB)
+    s.set(JOB)
     assert s.stats(b"a")["paused_until"] == START + 10 * SECOND
     s.later(10 * SECOND)
     assert s.stats(b"a")["paused_until"] == 0
@@ -251,10 +247,10 @@ def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
 
 @pytest.mark.rule("Metadata block, 68 bytes: 65 state")
 def test_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
-    s.set(PAUSE_JOB)
+    s.set(JOB)
     s.pause(b"a", 10 * SECOND)
-    assert s.meta(PAUSE_JOB).state & State.PAUSED
+    assert s.meta(JOB).state & State.PAUSED
     s.set(b"p")
     assert not s.meta(b"p").state & State.PAUSED
     s.pause(b"a", 0)
-    assert not s.meta(PAUSE_JOB).state & State.PAUSED
+    assert not s.meta(JOB).state & State.PAUSED

@@ -101,11 +101,8 @@ def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     assert (session, reply.identifier, reply.error, reply.pairs) == ("one", 5, "", [])
 
 
-# --- semantics cancel -----------------------------------------------------------------------------
+# --- CANCEL ---------------------------------------------------------------------------------------
 # CANCEL: every sentence of docs/protocol.md about it, by example.
-
-
-CANCEL_OTHER = "two"
 
 
 def wait(s: Subject, identifier: int, domain: bytes = b"a", session: str = "one") -> None:
@@ -148,7 +145,7 @@ def test_cancel_ends_all_that_has_the_identifier(s: Subject) -> None:
 @pytest.mark.rule("Functions: 23 CANCEL")
 def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     wait(s, 4)
-    wait(s, 3, session=CANCEL_OTHER)
+    wait(s, 3, session="two")
     assert cancel(s, 3).code == "not-found"
     assert cancel(s, 0).code == "not-found"
     assert answered(s) == []
@@ -157,7 +154,7 @@ def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     assert cancel(s, 4).code == "not-found", "it was answered already"
 
 
-# --- semantics peek -------------------------------------------------------------------------------
+# --- PEEK -----------------------------------------------------------------------------------------
 # PEEK: every sentence of docs/protocol.md about it, by example.
 
 

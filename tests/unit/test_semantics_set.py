@@ -265,7 +265,7 @@ def test_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None
     assert s.value(b"p") == b"one"
 
 
-# --- semantics postpone ---------------------------------------------------------------------------
+# --- max-postpone ---------------------------------------------------------------------------------
 # max-postpone: every sentence of docs/protocol.md about it, by example.
 
 
@@ -273,87 +273,83 @@ BOUND = 10 * SECOND
 
 
 @pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
-def s_postpone(request: pytest.FixtureRequest) -> Subject:
+def bounded(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules(postpone_us_max=BOUND)))
 
 
-def put_off(s_postpone: Subject, due: int, *, name: bytes = b"x", flags: int = 0) -> bytes:
+def put_off(bounded: Subject, due: int, *, name: bytes = b"x", flags: int = 0) -> bytes:
     """SET work on the URI that is due so long after START."""
-    s_postpone.later(1)
+    bounded.later(1)
     key = b"a:1:%d:%s" % (START + due, name)
-    assert s_postpone.set(key, uri=URI, at=s_postpone.now, flags=flags) == ""
+    assert bounded.set(key, uri=URI, at=bounded.now, flags=flags) == ""
     return key
 
 
-def again(s_postpone: Subject, *, after: int = 1, delay: int = BOUND, flags: int = 0) -> bytes:
+def again(bounded: Subject, *, after: int = 1, delay: int = BOUND, flags: int = 0) -> bytes:
     """SET work on the URI, some time later, with the longest delay that is short."""
-    s_postpone.later(after)
-    key = b"a:1:%d:again" % (s_postpone.now + delay)
-    assert s_postpone.set(key, uri=URI, at=s_postpone.now, flags=flags) == ""
+    bounded.later(after)
+    key = b"a:1:%d:again" % (bounded.now + delay)
+    assert bounded.set(key, uri=URI, at=bounded.now, flags=flags) == ""
     return key
 
 
 @pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 @pytest.mark.parametrize("more", [0, 1])
-def test_delay_of_exactly_the_bound_is_a_short_one(s_postpone: Subject, more: int) -> None:
-    put_off(s_postpone, 0)
-    key = again(s_postpone, after=SECOND, delay=BOUND + more)
-    assert s_postpone.meta(key).not_before_us == (
-        s_postpone.now + BOUND + 1 if more else START + 1 + BOUND
+def test_delay_of_exactly_the_bound_is_a_short_one(bounded: Subject, more: int) -> None:
+    put_off(bounded, 0)
+    key = again(bounded, after=SECOND, delay=BOUND + more)
+    assert bounded.meta(key).not_before_us == (
+        bounded.now + BOUND + 1 if more else START + 1 + BOUND
     )
 
 
-def test_longer_delay_ends_the_chain_that_was_bounded(s_postpone: Subject) -> None:
-    put_off(s_postpone, SECOND)
-    assert (
-        s_postpone.meta(again(s_postpone, after=5 * SECOND)).not_before_us == START + SECOND + BOUND
-    )
-    key = again(s_postpone, delay=BOUND + 1)
-    assert s_postpone.meta(key).not_before_us == s_postpone.now + BOUND + 1
+def test_longer_delay_ends_the_chain_that_was_bounded(bounded: Subject) -> None:
+    put_off(bounded, SECOND)
+    assert bounded.meta(again(bounded, after=5 * SECOND)).not_before_us == START + SECOND + BOUND
+    key = again(bounded, delay=BOUND + 1)
+    assert bounded.meta(key).not_before_us == bounded.now + BOUND + 1
 
 
 def test_longer_delay_and_its_chain_outlive_a_restart() -> None:
     target = EngineSubject(Rules(postpone_us_max=BOUND))
-    s_postpone = Subject(target)
-    put_off(s_postpone, SECOND, flags=Flag.PERSIST)
-    key = again(s_postpone, delay=60 * SECOND, flags=Flag.PERSIST)
-    long = s_postpone.now + 60 * SECOND
-    target.restart(s_postpone.now)
-    assert s_postpone.meta(key).not_before_us == long
-    s_postpone.now = long + 5 * SECOND
-    key = again(s_postpone, flags=Flag.PERSIST)
-    target.restart(s_postpone.now)
-    assert s_postpone.meta(key).not_before_us == long + BOUND
+    bounded = Subject(target)
+    put_off(bounded, SECOND, flags=Flag.PERSIST)
+    key = again(bounded, delay=60 * SECOND, flags=Flag.PERSIST)
+    long = bounded.now + 60 * SECOND
+    target.restart(bounded.now)
+    assert bounded.meta(key).not_before_us == long
+    bounded.now = long + 5 * SECOND
+    key = again(bounded, flags=Flag.PERSIST)
+    target.restart(bounded.now)
+    assert bounded.meta(key).not_before_us == long + BOUND
 
 
-def test_postpone_bound_of_0_is_none(s_postpone: Subject) -> None:
-    s_postpone = s_postpone.under(postpone_us_max=0)
-    put_off(s_postpone, SECOND)
-    assert (
-        s_postpone.meta(put_off(s_postpone, 6000 * SECOND)).not_before_us == START + 6000 * SECOND
-    )
+def test_postpone_bound_of_0_is_none(bounded: Subject) -> None:
+    bounded = bounded.under(postpone_us_max=0)
+    put_off(bounded, SECOND)
+    assert bounded.meta(put_off(bounded, 6000 * SECOND)).not_before_us == START + 6000 * SECOND
 
 
 @pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
-def test_lease_that_runs_out_starts_the_chain_anew_at_its_end(s_postpone: Subject) -> None:
-    put_off(s_postpone, 0)
-    token = s_postpone.lease(timeout=5 * SECOND)
-    s_postpone.later(7 * SECOND)
-    assert s_postpone.meta(again(s_postpone)).not_before_us == token + BOUND
+def test_lease_that_runs_out_starts_the_chain_anew_at_its_end(bounded: Subject) -> None:
+    put_off(bounded, 0)
+    token = bounded.lease(timeout=5 * SECOND)
+    bounded.later(7 * SECOND)
+    assert bounded.meta(again(bounded)).not_before_us == token + BOUND
 
 
-def test_postpone_after_a_release_with_a_delay_counts_from_its_end(s_postpone: Subject) -> None:
-    key = put_off(s_postpone, 0)
-    s_postpone.release(key, s_postpone.lease(), ttl=3 * SECOND)
-    due = s_postpone.meta(key).not_before_us
-    assert due == s_postpone.now + 3 * SECOND
-    assert s_postpone.meta(again(s_postpone, after=5 * SECOND)).not_before_us == due + BOUND
+def test_postpone_after_a_release_with_a_delay_counts_from_its_end(bounded: Subject) -> None:
+    key = put_off(bounded, 0)
+    bounded.release(key, bounded.lease(), ttl=3 * SECOND)
+    due = bounded.meta(key).not_before_us
+    assert due == bounded.now + 3 * SECOND
+    assert bounded.meta(again(bounded, after=5 * SECOND)).not_before_us == due + BOUND
 
 
 @pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
-def test_release_with_a_delay_does_not_take_the_bound_back(s_postpone: Subject) -> None:
-    put_off(s_postpone, 0)
-    key = again(s_postpone)
-    s_postpone.now = s_postpone.meta(key).not_before_us
-    s_postpone.release(key, s_postpone.lease(), ttl=SECOND)
-    assert s_postpone.meta(key).not_before_us == s_postpone.now + SECOND
+def test_release_with_a_delay_does_not_take_the_bound_back(bounded: Subject) -> None:
+    put_off(bounded, 0)
+    key = again(bounded)
+    bounded.now = bounded.meta(key).not_before_us
+    bounded.release(key, bounded.lease(), ttl=SECOND)
+    assert bounded.meta(key).not_before_us == bounded.now + SECOND

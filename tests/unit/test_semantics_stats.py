@@ -187,7 +187,7 @@ def test_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     assert s.jobs(flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.PERSIST) == [JOB]
 
 
-# --- semantics domains ----------------------------------------------------------------------------
+# --- DOMAINS --------------------------------------------------------------------------------------
 # DOMAINS: every sentence of docs/protocol.md about it, by example.
 
 
@@ -352,11 +352,10 @@ def test_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others() -
     assert names(decode_reply(bytes(daemon.ask(Function.DOMAINS, b"i") or b""))) == [b"in"]
 
 
-# --- semantics explain ----------------------------------------------------------------------------
+# --- what keeps an entry from delivery ------------------------------------------------------------
 # STATS with DATA and META: what keeps an entry from being delivered now.
 
 
-EXPLAIN_JOB, EXPLAIN_OTHER = b"a:1:0:x", b"a:1:0:y"
 EXPLAINED = Flag.DATA | Flag.META
 
 
@@ -395,37 +394,37 @@ def test_explanation_counts_due_entries_before_an_entry_in_work_order() -> None:
 )
 def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
     s = engine()
-    s.set(EXPLAIN_JOB, uri=URI, at=START)
+    s.set(JOB, uri=URI, at=START)
     s.later(SECOND)
     token = s.lease(timeout=60 * SECOND)
-    leased = explained(s, EXPLAIN_JOB)
+    leased = explained(s, JOB)
     assert (leased["uri_leased_by"], leased["superseded_by"]) == (None, None)
     s.later(SECOND)
-    s.set(EXPLAIN_OTHER, uri=URI, at=START + 1)
-    for by in (EXPLAIN_OTHER, URI):
+    s.set(OTHER, uri=URI, at=START + 1)
+    for by in (OTHER, URI):
         facts = explained(s, by)
-        assert (facts["state"], facts["uri_leased_by"]) == ("delayed", EXPLAIN_JOB.decode())
+        assert (facts["state"], facts["uri_leased_by"]) == ("delayed", JOB.decode())
         assert facts["uri_leased_until_us"] == facts["delayed_until_us"] == token
         assert facts["uri_leased_since_us"] == START + SECOND
         assert facts["now_us"] == START + 2 * SECOND
-    assert explained(s, EXPLAIN_JOB)["superseded_by"] == EXPLAIN_OTHER.decode()
+    assert explained(s, JOB)["superseded_by"] == OTHER.decode()
 
 
 @pytest.mark.rule("Delivery state of an entry: `locked_since_us`")
 def test_explanation_tells_since_when_an_entry_is_locked() -> None:
     s = engine()
-    s.set(EXPLAIN_JOB)
+    s.set(JOB)
     s.later(SECOND)
-    assert s.lock(EXPLAIN_JOB, timeout=9 * SECOND) == ""
+    assert s.lock(JOB, timeout=9 * SECOND) == ""
     s.later(SECOND)
-    facts = explained(s, EXPLAIN_JOB)
+    facts = explained(s, JOB)
     assert (facts["locked_since_us"], facts["locked_until"]) == (
         START + SECOND,
         START + 10 * SECOND,
     )
     assert facts["delayed_until_us"] == START + 10 * SECOND
-    assert s.ask(request(Function.RENAME, EXPLAIN_JOB, uri=EXPLAIN_OTHER, at=START + 1)).error == ""
-    assert explained(s, EXPLAIN_OTHER)["locked_since_us"] == START + SECOND
+    assert s.ask(request(Function.RENAME, JOB, uri=OTHER, at=START + 1)).error == ""
+    assert explained(s, OTHER)["locked_since_us"] == START + SECOND
 
 
 @pytest.mark.rule(
@@ -437,21 +436,21 @@ def test_explanation_tells_since_when_an_entry_is_locked() -> None:
 )
 def test_explanation_tells_the_hold_of_a_domain() -> None:
     s = engine()
-    s.set(EXPLAIN_JOB)
-    s.set(EXPLAIN_OTHER)
+    s.set(JOB)
+    s.set(OTHER)
     s.ask(request(Function.LIMIT, b"a", b'{"interval_us": 5000000}', kind=2))
     s.lease(timeout=60 * SECOND)
-    facts = explained(s, EXPLAIN_OTHER)
+    facts = explained(s, OTHER)
     assert facts["domain_delivered_us"] == START
     assert facts["domain_waits_until_us"] == facts["domain_held_until_us"] == START + 5 * SECOND
     assert (facts["domain_is_full"], facts["domain_paused_until_us"]) == (False, 0)
     s.ask(request(Function.LIMIT, b"a", b'{"interval_us": 0, "jobs": 1}', kind=2))
-    facts = explained(s, EXPLAIN_OTHER)
+    facts = explained(s, OTHER)
     assert (facts["domain_is_full"], facts["domain_jobs_max"]) == (True, 1)
     assert facts["domain_worked_on"] == 1
     assert facts["domain_held_until_us"] >= START + 60 * SECOND
     s.pause(b"a", 90 * SECOND)
-    assert explained(s, EXPLAIN_OTHER)["domain_paused_until_us"] == START + 90 * SECOND
+    assert explained(s, OTHER)["domain_paused_until_us"] == START + 90 * SECOND
 
 
 @pytest.mark.rule(
@@ -459,21 +458,21 @@ def test_explanation_tells_the_hold_of_a_domain() -> None:
 )
 def test_explanation_of_a_deleted_key_is_its_tombstone() -> None:
     s = engine(tombstone_ttl_us=100 * SECOND)
-    s.set(EXPLAIN_JOB, at=START)
+    s.set(JOB, at=START)
     s.later(SECOND)
-    s.delete(EXPLAIN_JOB, at=START + 7)
-    facts = explained(s, EXPLAIN_JOB)
+    s.delete(JOB, at=START + 7)
+    facts = explained(s, JOB)
     assert facts == {
         "state": "deleted",
-        "keys": [EXPLAIN_JOB.decode()],
+        "keys": [JOB.decode()],
         "now_us": START + SECOND,
         "timestamp": START + 7,
         "deleted_us": START + SECOND,
         "tombstone_until_us": START + 101 * SECOND,
     }
-    assert s.ask(request(Function.STATS, EXPLAIN_JOB, flags=Flag.DATA)).code == "not-found"
+    assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
     s.later(100 * SECOND)
-    assert s.ask(request(Function.STATS, EXPLAIN_JOB, flags=EXPLAINED)).code == "not-found"
+    assert s.ask(request(Function.STATS, JOB, flags=EXPLAINED)).code == "not-found"
 
 
 def test_explanation_of_a_plain_entry_has_no_domain() -> None:
@@ -490,26 +489,26 @@ def test_explanation_of_a_plain_entry_has_no_domain() -> None:
 )
 def test_explanation_tells_bounds_and_times_of_an_entry() -> None:
     s = engine(attempts_max=7, postpone_us_max=3 * SECOND)
-    s.set(EXPLAIN_JOB)
+    s.set(JOB)
     s.later(SECOND)
     token = s.lease(timeout=SECOND)
-    facts = explained(s, EXPLAIN_JOB)
+    facts = explained(s, JOB)
     assert (facts["modified_us"], facts["accessed_us"]) == (START, START + SECOND)
     assert (facts["attempts_max"], facts["postpone_us_max"]) == (7, 3 * SECOND)
     assert facts["worked_on_until"] == token
-    assert s.release(EXPLAIN_JOB, token) == ""
+    assert s.release(JOB, token) == ""
     s.lease(value=b'{"attempts":2}', kind=ValueType.STRING)
-    assert explained(s, EXPLAIN_JOB)["attempts_max"] == 2
+    assert explained(s, JOB)["attempts_max"] == 2
     assert facts["read_only"] == 0
     s.target.engine.context.read_only = True
-    assert explained(s, EXPLAIN_JOB)["read_only"] == 1
+    assert explained(s, JOB)["read_only"] == 1
 
 
 def test_library_knows_every_field_of_an_explanation() -> None:
     s = engine()
-    s.set(EXPLAIN_JOB)
-    s.set(EXPLAIN_OTHER)
-    s.delete(EXPLAIN_OTHER)
+    s.set(JOB)
+    s.set(OTHER)
+    s.delete(OTHER)
     known = set(EntryExplanation.__struct_encode_fields__)
-    assert set(explained(s, EXPLAIN_JOB)) == known - {"deleted_us", "tombstone_until_us"}
-    assert set(explained(s, EXPLAIN_OTHER)) <= known
+    assert set(explained(s, JOB)) == known - {"deleted_us", "tombstone_until_us"}
+    assert set(explained(s, OTHER)) <= known

@@ -243,7 +243,7 @@ def test_hard_link_that_is_refused_names_the_file_system_and_leaves_nothing(
     assert len(os.listdir(tmp_path)) == 1
 
 
-# --- spool dead files -----------------------------------------------------------------------------
+# --- files of dead/ -------------------------------------------------------------------------------
 # Files of ``dead/`` that could not be written: they keep no space.
 
 

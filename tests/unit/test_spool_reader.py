@@ -148,7 +148,7 @@ def test_dead_letter_is_kept_with_its_reason_and_once(tmp_path: Path) -> None:
         assert [p.reason for p in dead.list() if p.name == name] == [None]
 
 
-# --- spool status ---------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------
 # The status of a spool while others work on it.
 
 
@@ -173,7 +173,7 @@ def test_slot_of_another_version_is_named(tmp_path: Path) -> None:
     assert raised.value.path == str(foreign)
 
 
-# --- spool format ---------------------------------------------------------------------------------
+# --- bytes of a file ------------------------------------------------------------------------------
 # The bytes of a spool file: every record, chopped and damaged everywhere.
 
 
