@@ -16,6 +16,7 @@ from fastjournal.protocol import (
     Flag,
     Function,
     Query,
+    Reply,
     Request,
     decode_reply,
 )
@@ -57,8 +58,12 @@ def session_with(made: Engine, rights: tuple[str, ...], *prefixes: bytes) -> Non
     """Let the session "s" have shown a token of these rights."""
     bits = sum(RIGHTS[right] for right in rights)
     made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), bits, prefixes)])
-    reply = made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)
-    assert decode_reply(reply).code == ""
+    assert told(made, request(F.AUTH, value=TOKEN, at=START)).code == ""
+
+
+def told(made: Engine, asked: Request, *, session: str = "s", now: int = START) -> Reply:
+    """Return the decoded reply to a request."""
+    return decode_reply(made.handle(session, asked, now))
 
 
 def code(made: Engine, asked: Request) -> str:
@@ -193,8 +198,7 @@ def test_cancel_needs_auth_and_no_right() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
     cancel = request(F.CANCEL, count=3, identifier=4, at=START)
-    reply = made.handle("stranger", cancel, START)
-    assert decode_reply(reply).code == ErrorCode.AUTH_REQUIRED
+    assert told(made, cancel, session="stranger").code == ErrorCode.AUTH_REQUIRED
     waits = request(F.NEXT, b"in", flags=Flag.LISTEN, identifier=3, at=START)
     made.handle("s", request(F.NEXT, b"in", at=START), START)
     assert made.handle("s", waits, START) is None
@@ -202,8 +206,8 @@ def test_cancel_needs_auth_and_no_right() -> None:
     assert isinstance(both, bytes)
     connection = ClientConnection()
     connection.receive_data(both)
-    told = connection.next_events()
-    assert [(reply.identifier, reply.code) for reply in told] == [(3, ""), (4, "")]
+    answers = connection.next_events()
+    assert [(reply.identifier, reply.code) for reply in answers] == [(3, ""), (4, "")]
     session_with(made, (), b"other:")
     assert code(made, cancel) == ""
 
@@ -263,8 +267,7 @@ def test_rights_about_everything_need_the_empty_prefix(name: str) -> None:
 def test_next_of_all_domains_by_a_token_of_some_asks_to_name_one() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
-    reply = made.handle("s", request(F.NEXT, at=START), START)
-    assert "name a domain" in decode_reply(reply).error
+    assert "name a domain" in told(made, request(F.NEXT, at=START)).error
 
 
 @pytest.mark.rule("Rights (authorization): GET")
@@ -305,8 +308,7 @@ def test_function_without_a_name_is_answered_after_auth_only() -> None:
     made = engine()
     made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
     for expected in ("auth-required", "unknown-function"):
-        reply = made.handle("s", request(NO_FUNCTION, at=START), START)
-        assert decode_reply(reply).code == expected
+        assert told(made, request(NO_FUNCTION, at=START)).code == expected
         made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)
 
 
@@ -329,8 +331,8 @@ URIS = {
 def test_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     made = engine()
     session_with(made, (WRITE,), b"in:")
-    reply = made.handle("s", request(F.SET, b"in:1:0:new", b"v", uri=uri, at=START + 1), START)
-    assert (decode_reply(reply).code == "forbidden") != URIS[uri]
+    reply = told(made, request(F.SET, b"in:1:0:new", b"v", uri=uri, at=START + 1))
+    assert (reply.code == "forbidden") != URIS[uri]
     assert made.store.find(b"out:1:0:a") is not None
 
 
@@ -341,8 +343,7 @@ def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
     get = request(F.GET, b"plain", at=START)
     assert code(made, get) == ""
     for number, wrong in enumerate((b"", TOKEN + b"x", TOKEN[:-1]), 1):
-        reply = made.handle("s", request(F.AUTH, value=wrong, at=START), START)
-        assert decode_reply(reply).code == "auth-failed"
+        assert told(made, request(F.AUTH, value=wrong, at=START)).code == "auth-failed"
         assert made.context.auth_failures == {"s": number}
         assert code(made, get) == "auth-required"
     made.end_session("s")
@@ -427,11 +428,11 @@ def test_workers_are_listed_for_a_token_for_everything_only(
     reply = made.handle("s", request(F.STATS, flags=Flag.META, at=START), START)
     assert reply is not None
     assert (b"secret name" in reply) == (prefixes == (b"",))
-    told = decode_reply(reply)
+    answer = decode_reply(reply)
     if prefixes != (b"",) and rights == ("read",):
-        assert told.code == ErrorCode.FORBIDDEN
+        assert answer.code == ErrorCode.FORBIDDEN
         return
-    (pair,) = told.pairs or ()
+    (pair,) = answer.pairs or ()
     facts = msgspec.json.decode(pair.value)
     assert facts["entries"] == 6
     assert ("workers" in facts) == ("workers_cut" in facts) == (prefixes == (b"",))
@@ -467,8 +468,7 @@ def test_lock_by_a_token_ends_when_the_token_counts_no_more(by: bytes | None) ->
     made.context.grants = Grants([first, second])
 
     def ask(session: str, function: Function, key: bytes = b"", **fields: Any) -> str:
-        reply = made.handle(session, request(function, key, at=START, **fields), START)
-        return decode_reply(reply).code
+        return told(made, request(function, key, at=START, **fields), session=session).code
 
     for session in ("s", "other"):
         ask(session, F.AUTH, value=b"b" if session == "other" else b"a")
@@ -572,8 +572,7 @@ def test_completions_in_bulk_have_the_rights_of_each(
     rights: tuple[str, ...], prefixes: tuple[bytes, ...]
 ) -> None:
     made = engine()
-    reply = made.handle("s", request(F.NEXT, count=100, timeout=SECOND, at=START), START)
-    token = decode_reply(reply).timeout
+    token = told(made, request(F.NEXT, count=100, timeout=SECOND, at=START)).timeout
     keys = [b"in:1:0:a", b"uri-of-out", b"inner:1:0:a", b"cfg/uri-of-out", b"out:1:0:b", b"plain"]
     done = [request(F.DELETE, key, flags=Flag.WORKED_ON, timeout=token, at=START) for key in keys]
     together = 0

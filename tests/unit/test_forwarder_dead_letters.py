@@ -6,21 +6,19 @@ import logging
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import google_crc32c
 import pytest
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import RESCAN_US
-from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
+from fastjournal.protocol import Reply, ServerConnection
 from fastjournal.spool import DeadDirectory
-from fastjournal.spool.format import FILE_HEADER, FILE_HEADER_BYTES, encode_record
-from fj_forwarder.delivery import Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fastjournal.spool.format import FILE_HEADER, FILE_HEADER_BYTES
+from tests.unit.spool_files import EIGHT as START_US
+from tests.unit.spool_files import a_delivery, record
 
 SLOT = "20261120T080000Z"
-START_US = 1_795_161_600_000_000
 DAMAGE = b"x" * 100
 COUNT = 30
 
@@ -30,11 +28,8 @@ class Refused:
 
     def __init__(self, directory: Path) -> None:
         self.now_us = START_US
-        self._engine = DeliveryEngine(in_flight_max=1024, random=Random(1))
         self._daemon = ServerConnection()
-        self.delivery = Delivery(
-            str(directory), slot_seconds=1, engine=self._engine, now_us=START_US
-        )
+        self.delivery, self._engine = a_delivery(directory, slot_seconds=1)
 
     def run(self, seconds: int) -> None:
         end_us = self.now_us + seconds * 1_000_000
@@ -48,11 +43,6 @@ class Refused:
                 self.delivery.handle(reply, self.now_us)
             if not frames:
                 self.now_us = max(self.now_us + 1000, self.delivery.next_due(self.now_us))
-
-
-def record(number: int, value: bytes = b"v") -> bytes:
-    request = Request(Function.SET, 0, Flag.PERSIST, 5, b"%d" % number, value_type=1, value=value)
-    return encode_record(encode_request(request))
 
 
 def block(directory: Path, slot: str, raw: bytes) -> Path:

@@ -14,23 +14,18 @@ import pytest
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import DROP_IN_NAME_BYTES_MAX, OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.printable import safe_text
-from fastjournal.protocol import Flag, Function, Request, encode_request
 from fastjournal.spool import DeadDirectory, Reason, spool_status
 from fastjournal.spool.drop_in import write_drop_in
-from fastjournal.spool.format import FILE_HEADER, encode_record
+from fastjournal.spool.format import FILE_HEADER
 from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import parse_slot_name, survey
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
+from tests.unit.spool_files import record
 from tests.unit.test_forwarder_store import resume_suspended
 
 SLOT = "20261120T080000Z"
 EVER = 10**9
-
-
-def record(name: str) -> bytes:
-    request = Request(Function.SET, 0, Flag.PERSIST, 5, name.encode(), value_type=1, value=b"v")
-    return encode_record(encode_request(request))
 
 
 def drop_in(directory: Path, name: str, content: bytes | None = None) -> Path:

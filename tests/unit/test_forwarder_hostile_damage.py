@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 import trio
 
-from fastjournal.client.core.address import parse_address
-from fastjournal.protocol import Flag, Function, Request, encode_request
 from fastjournal.spool import DeadDirectory, dead, list_slots, spool_status
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fastjournal.spool.forwarder_status import read_forwarder_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from fj_forwarder import delivery as delivery_module
-from fj_forwarder.delivery import Delivery
-from fj_forwarder.forwarder import Forwarder, ForwarderSettings
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage.slot_file import SlotFile
 from fj_forwarder.storage.slot_space import SlotSpace
+from tests.unit.spool_files import EIGHT as START_US
+from tests.unit.spool_files import a_delivery, a_forwarder, record
 
-START_US = 1_795_161_600_000_000
 BAD = "20261120T080000Z-bad.fjs"
 GOOD = "20261120T080001Z-good.fjs"
 STEP_UNITS = 1_000_000
 """Units of a turn beyond its budget: one step, and one piece."""
-
-
-def record(name: str) -> bytes:
-    request = Request(
-        Function.SET, 0, Flag.PERSIST, START_US, name.encode(), value_type=1, value=b"v"
-    )
-    return encode_record(encode_request(request))
 
 
 def put(directory: Path, name: str, *parts: bytes) -> Path:
@@ -59,10 +48,7 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         self.now_us = START_US
-        self.engine = DeliveryEngine(in_flight_max=100, random=Random(1))
-        self.delivery = Delivery(
-            str(directory), slot_seconds=3600, engine=self.engine, now_us=START_US
-        )
+        self.delivery, self.engine = a_delivery(directory, in_flight_max=100)
         self.turns = 0
 
     def turn(self) -> bytes:
@@ -76,8 +62,10 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.delivery.close()
 
 
 def test_record_of_another_drop_in_is_sent_in_the_first_turn_of_a_long_search(
@@ -94,7 +82,6 @@ def test_record_of_another_drop_in_is_sent_in_the_first_turn_of_a_long_search(
     assert run.now_us - before < 60_000_000, "the turns follow at once, not at the next rescan"
     (piece,) = DeadDirectory(tmp_path).list()
     assert DeadDirectory(tmp_path).read(piece.name) == claims(200_000)
-    run.delivery.close()
 
 
 def test_hole_of_a_hundred_gigabytes_takes_no_space_in_dead_and_few_turns(
@@ -112,7 +99,6 @@ def test_hole_of_a_hundred_gigabytes_takes_no_space_in_dead_and_few_turns(
     assert (piece.reason.code, piece.reason.kind) == ("zeros", "damage")
     assert (piece.reason.offset, piece.reason.bytes) == (len(FILE_HEADER), size - len(FILE_HEADER))
     assert os.path.getsize(piece.raw_path) == 0
-    run.delivery.close()
 
 
 @pytest.mark.parametrize("size", [100_000, 70_000_000], ids=["one blank", "longer than a record"])
@@ -123,10 +109,7 @@ def test_zero_bytes_in_a_slot_are_put_aside_once_and_it_is_read_and_deleted_as_a
     path.write_bytes(FILE_HEADER + record("one") + bytes(size) + record("two"))
     ledger = Ledger()
     with ScriptedDaemon(ledger.answer) as daemon:
-        settings = ForwarderSettings(
-            spool=str(tmp_path), servers=(parse_address(daemon.address),), once=True, seed=1
-        )
-        trio.run(Forwarder(settings).run)
+        trio.run(a_forwarder(tmp_path, daemon).run)
     assert set(ledger.applied) == {b"one", b"two"}
     assert not path.exists()
     (piece,) = DeadDirectory(tmp_path).list()
@@ -154,7 +137,6 @@ def test_zero_bytes_wait_with_their_slot_while_dead_takes_nothing(
     (piece,) = DeadDirectory(tmp_path).list()
     assert piece.reason is not None
     assert (piece.reason.code, piece.reason.bytes) == ("zeros", 10**11 - len(FILE_HEADER))
-    run.delivery.close()
 
 
 def test_zero_bytes_that_no_blank_reaches_over_do_not_make_each_erased_record_dearer(
@@ -190,7 +172,6 @@ def test_pieces_of_damage_by_the_dozen_are_put_aside_in_many_turns(
     assert 0 < run.delivery.dead_letters.count < count / 2
     while run.delivery.dead_letters.count < 10:
         run.turn()
-    run.delivery.close()
 
 
 def test_refused_records_by_the_hundred_are_put_aside_in_many_turns(
@@ -203,7 +184,6 @@ def test_refused_records_by_the_hundred_are_put_aside_in_many_turns(
     assert not run.delivery.exhausted
     while run.delivery.dead_letters.count < 200:
         run.turn()
-    run.delivery.close()
 
 
 async def test_long_search_lets_other_tasks_run(
@@ -219,11 +199,8 @@ async def test_long_search_lets_other_tasks_run(
         return status is not None and status.done == 1
 
     with ScriptedDaemon(ledger.answer) as daemon:
-        settings = ForwarderSettings(
-            spool=str(tmp_path), servers=(parse_address(daemon.address),), seed=1
-        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Forwarder(settings).run)
+            nursery.start_soon(a_forwarder(tmp_path, daemon, once=False).run)
             while not has_sent():  # noqa: ASYNC110 - nothing tells
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
-from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
+from fastjournal.protocol import Reply, ServerConnection
 from fastjournal.spool import DeadDirectory, Kind, Piece, SlotReader, list_slots
-from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, RECORD_OVERHEAD, encode_record
+from fastjournal.spool.format import ERASED_BYTE, FILE_HEADER, RECORD_OVERHEAD
 from fastjournal.spool.reading import slot_reader
 from fastjournal.spool.reading.slot_window import OPENING_UNITS, PIECE_UNITS
-from fj_forwarder.delivery import TURN_UNITS, Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fj_forwarder.delivery import TURN_UNITS
 from fj_forwarder.storage import slot_file, slot_space
 from fj_forwarder.storage.slot_file import Retry, SlotFile
+from tests.unit.spool_files import EIGHT as START_US
+from tests.unit.spool_files import a_delivery, record
 from tests.unit.test_forwarder_slotfile import can_punch
 
 SLOT = "20261120T080000Z"
-START_US = 1_795_161_600_000_000
 COUNT = 8 * OPEN_SLOTS_MAX
 OPENED_MAX = TURN_UNITS // OPENING_UNITS + 4
 TORN = FILE_HEADER[:5]
@@ -47,11 +46,8 @@ class Turns:
         self.opened: list[int] = []
         """Slots that were opened in each turn."""
         self.sent = 0
-        self._engine = DeliveryEngine(in_flight_max=in_flight_max, random=Random(1))
         self._daemon = ServerConnection()
-        self.delivery = Delivery(
-            str(directory), slot_seconds=3600, engine=self._engine, now_us=START_US
-        )
+        self.delivery, self._engine = a_delivery(directory, in_flight_max=in_flight_max)
         opened = slot_file.open_slot
 
         def count(path: str, flags: int) -> int:
@@ -80,11 +76,6 @@ class Turns:
     @property
     def slots(self) -> int:
         return sum(1 for _ in self.directory.glob("*.fjs"))
-
-
-def record(number: int) -> bytes:
-    request = Request(Function.SET, 0, Flag.PERSIST, 5, b"%d" % number, value_type=1, value=b"v")
-    return encode_record(encode_request(request))
 
 
 def write_slot(directory: Path, number: int, content: bytes) -> None:
@@ -170,7 +161,7 @@ def test_status_looks_at_a_part_of_the_slots_with_delayed_records(
     backlog = run.delivery.store.backlog()
     assert len(looks) <= 2 * OPEN_SLOTS_MAX
     assert (backlog.slots, backlog.unread_bytes) == (COUNT, 0)
-    assert (backlog.oldest_slot, backlog.oldest_pending_us) == (f"{SLOT}-000000.fjs", 5)
+    assert (backlog.oldest_slot, backlog.oldest_pending_us) == (f"{SLOT}-000000.fjs", START_US)
 
 
 def count_pieces(patch: pytest.MonkeyPatch, run: Turns) -> list[int]:

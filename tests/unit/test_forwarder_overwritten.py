@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from fastjournal.limits import RESCAN_US
-from fastjournal.protocol import Flag, Function, Reply, Request, ServerConnection, encode_request
+from fastjournal.protocol import Function, Reply, Request, ServerConnection
 from fastjournal.spool import Kind, SlotReader
-from fastjournal.spool.format import FILE_HEADER, encode_record
-from fj_forwarder.delivery import Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
+from fastjournal.spool.format import FILE_HEADER
+from tests.unit.spool_files import EIGHT as START_US
+from tests.unit.spool_files import HOUR_US, a_delivery, record
 
-START_US = 1_795_161_600_000_000
-HOUR_US = 3_600_000_000
 SLOT = "20261120T080000Z.fjs"
 DROP_IN = "20261120T080000Z-web1.fjs"
-
-
-def record(name: str, value: bytes = b"v") -> bytes:
-    request = Request(
-        Function.SET, 0, Flag.PERSIST, START_US, name.encode(), value_type=1, value=value
-    )
-    return encode_record(encode_request(request))
 
 
 def records(*names: str) -> bytes:
@@ -38,10 +28,7 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         self.now_us = START_US
-        self.engine = DeliveryEngine(in_flight_max=100, random=Random(1))
-        self.delivery = Delivery(
-            str(directory), slot_seconds=3600, engine=self.engine, now_us=START_US
-        )
+        self.delivery, self.engine = a_delivery(directory, in_flight_max=100)
         self.server = ServerConnection()
         self.asked: list[Request] = []
         """Requests without a reply."""
@@ -72,14 +59,13 @@ class Run:
             self.look(START_US + 2 * HOUR_US)
         self.answer()
 
-    def close(self) -> None:
-        self.delivery.finish()
-        self.delivery.close()
-
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.delivery.finish()
+    made.delivery.close()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -119,7 +105,6 @@ def test_records_behind_a_truncation_are_sent_before_the_slot_is_deleted(
     assert not (tmp_path / "dead").exists()
     assert len(told(caplog)) == 1, told(caplog)
     assert path.name in told(caplog)[0]
-    run.close()
 
 
 def test_truncated_slot_counts_as_pending_again_before_its_time_is_over(
@@ -131,9 +116,9 @@ def test_truncated_slot_counts_as_pending_again_before_its_time_is_over(
     run.look()
     assert run.sent[50:] == ["new1", "new2"]
     assert run.delivery.store.backlog().outstanding == 2
-    run.close()
 
 
+OLD = FILE_HEADER + records("old1", "old2", "old3")
 CONTENTS = {
     "shorter": ("new1",),
     "as long": ("new1", "new2", "new3"),
@@ -156,7 +141,7 @@ def test_slot_that_is_overwritten_while_its_records_are_under_way_is_sent_as_wel
 ) -> None:
     """As ``cp`` does. All records of both contents arrive; no other byte of the new is changed."""
     path = tmp_path / name
-    path.write_bytes(FILE_HEADER + records("old1", "old2", "old3"))
+    path.write_bytes(OLD)
     if moment == "read":
         run.delivery.fill(run.now_us, START_US)
     else:
@@ -169,19 +154,17 @@ def test_slot_that_is_overwritten_while_its_records_are_under_way_is_sent_as_wel
     assert not path.exists()
     assert not (tmp_path / "dead").exists()
     assert len(told(caplog)) == 1
-    run.close()
 
 
 def test_reply_to_a_record_that_was_overwritten_erases_nothing(tmp_path: Path, run: Run) -> None:
     path = tmp_path / SLOT
-    path.write_bytes(FILE_HEADER + records("old1", "old2", "old3"))
+    path.write_bytes(OLD)
     run.look()
     content = FILE_HEADER + record("new", b"x" * 500)
     path.write_bytes(content)
     run.answer()
     assert path.read_bytes() == content
     assert run.delivery.done == 3
-    run.close()
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["looked", "in flight"])
@@ -206,7 +189,6 @@ def test_slot_that_is_moved_away_is_not_written_to_and_the_new_one_is_sent(
     assert not path.exists()
     assert len(run.delivery.store.retries) == 0
     assert len(told(caplog)) == 1
-    run.close()
 
 
 def test_records_of_both_contents_at_one_offset_are_told_apart(tmp_path: Path, run: Run) -> None:
@@ -225,15 +207,6 @@ def test_records_of_both_contents_at_one_offset_are_told_apart(tmp_path: Path, r
     run.answer()
     with SlotReader(str(path)) as reader:
         assert [piece.kind for piece in reader.read(10)] == [Kind.ERASED]
-    run.close()
-
-
-def delayed_then(run: Run, path: Path, change: Callable[[], None]) -> None:
-    path.write_bytes(FILE_HEADER + records("old1", "old2", "old3"))
-    run.look()
-    run.answer("locked it is")
-    change()
-    run.now_us += 60_000_000
 
 
 @pytest.mark.parametrize("name", [SLOT, DROP_IN])
@@ -242,7 +215,11 @@ def test_delayed_records_that_were_overwritten_do_not_harm_the_new_content(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, name: str, content: tuple[str, ...]
 ) -> None:
     path = tmp_path / name
-    delayed_then(run, path, lambda: _write(path, FILE_HEADER + records(*content)))
+    path.write_bytes(OLD)
+    run.look()
+    run.answer("locked it is")
+    path.write_bytes(FILE_HEADER + records(*content))
+    run.now_us += 60_000_000
     run.look()
     run.drain()
     assert set(content) <= set(run.sent[3:])
@@ -252,7 +229,6 @@ def test_delayed_records_that_were_overwritten_do_not_harm_the_new_content(
     if content != CONTENTS["same last record"]:  # at its end the file looks like the former one
         assert len(told(caplog)) == 1
         assert "3 positions" in told(caplog)[0]
-    run.close()
 
 
 def test_records_that_are_refused_after_they_were_overwritten_are_not_delayed(
@@ -260,7 +236,7 @@ def test_records_that_are_refused_after_they_were_overwritten_are_not_delayed(
 ) -> None:
     """Their offsets lead into another content."""
     path = tmp_path / SLOT
-    path.write_bytes(FILE_HEADER + records("old1", "old2", "old3"))
+    path.write_bytes(OLD)
     run.look()
     path.write_bytes(FILE_HEADER + record("new", b"x" * 150))
     run.look()
@@ -272,7 +248,6 @@ def test_records_that_are_refused_after_they_were_overwritten_are_not_delayed(
     assert run.sent[4:] == ["new"]
     run.drain()
     assert not path.exists()
-    run.close()
 
 
 def test_slot_that_is_not_touched_is_told_of_by_nobody(
@@ -292,8 +267,3 @@ def test_slot_that_is_not_touched_is_told_of_by_nobody(
     run.drain()
     assert told(caplog) == []
     assert not path.exists()
-    run.close()
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

@@ -10,7 +10,6 @@ import pytest
 import trio
 from anyio.abc import ByteStream
 
-from fastjournal.client.core.address import parse_address
 from fastjournal.limits import FIRST_RECORDS_MAX
 from fastjournal.protocol import (
     Flag,
@@ -24,7 +23,8 @@ from fastjournal.protocol import (
 from fastjournal.spool import DeadDirectory, spool_status
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fj_forwarder.delivery import LETTER_UNITS, TURN_UNITS
-from fj_forwarder.forwarder import Forwarder, ForwarderSettings, Servers
+from fj_forwarder.forwarder import Forwarder, Servers
+from tests.unit.spool_files import a_forwarder
 
 SLOTS = 10
 COUNT = SLOTS * FIRST_RECORDS_MAX
@@ -81,8 +81,7 @@ def forwarder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forwarder:
         return stream
 
     monkeypatch.setattr(Servers, "connect", connect)
-    servers = (parse_address("localhost:1"),)
-    return Forwarder(ForwarderSettings(spool=str(tmp_path), servers=servers, once=True, seed=1))
+    return a_forwarder(tmp_path, "localhost:1")
 
 
 def call_at_each_letter(patch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:

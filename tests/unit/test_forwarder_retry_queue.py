@@ -15,18 +15,16 @@ from fastjournal.protocol import (
     Reply,
     Request,
     ServerConnection,
-    ValueType,
     encode_request,
 )
 from fastjournal.spool import format as form
-from fj_forwarder.delivery import Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine, PoisonSearch
+from fj_forwarder.sending.delivery_engine import PoisonSearch
 from fj_forwarder.storage import retry_queue
 from fj_forwarder.storage.retry_queue import RetryQueue
 from fj_forwarder.storage.slot_file import Retry, SlotFile, Verdict
+from tests.unit.spool_files import EIGHT as START_US
+from tests.unit.spool_files import a_delivery
 from tests.unit.test_forwarder_slotfile import open_slot, records, write
-
-START_US = 1_795_161_600_000_000
 
 
 def starts(queue: RetryQueue, retry: Retry) -> list[int]:
@@ -93,22 +91,11 @@ def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_de
     """An ADD that is sent twice is added twice."""
     monkeypatch.setattr(retry_queue.RetryQueue.__init__, "__defaults__", (2,))
     frames = [
-        encode_request(
-            Request(
-                Function.ADD,
-                1,
-                Flag.PERSIST,
-                START_US + number,
-                b"n-%d" % number,
-                value_type=ValueType.INTEGER,
-                value=(1).to_bytes(8),
-            )
-        )
-        for number in range(10)
+        encode_request(Request(Function.ADD, 1, Flag.PERSIST, at, b"n-%d" % at, None, 3, bytes(8)))
+        for at in range(START_US, START_US + 10)
     ]
     write(tmp_path, *map(form.encode_record, frames))
-    engine = DeliveryEngine(in_flight_max=10, random=Random(1))
-    delivery = Delivery(str(tmp_path), slot_seconds=3600, engine=engine, now_us=START_US)
+    delivery, engine = a_delivery(tmp_path, in_flight_max=10)
     fails = True
     erase = SlotFile.erase
 

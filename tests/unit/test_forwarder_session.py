@@ -21,6 +21,7 @@ from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from fj_forwarder import delivery, forwarder
 from fj_forwarder.forwarder import Forwarder, ForwarderSettings, WakeSource, WakeSources
 from fj_forwarder.sending import delivery_engine
+from tests.unit.spool_files import a_forwarder
 
 
 def readable(source: WakeSource, timeout_s: float = 60) -> bool:
@@ -52,11 +53,6 @@ def test_writer_that_does_not_ping_is_seen_by_inotify(tmp_path: Path) -> None:
         assert not readable(ping, 0)
 
 
-def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> ForwarderSettings:
-    servers = (parse_address(daemon.address),)
-    return ForwarderSettings(spool=str(tmp_path), servers=servers, once=once, seed=1)
-
-
 async def test_daemon_that_owes_replies_and_says_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +65,7 @@ async def test_daemon_that_owes_replies_and_says_nothing_is_left(
     with Spool(tmp_path) as spool:
         keys = {spool.append(domain="d") for _ in range(3)}
     with ScriptedDaemon(answer) as daemon:
-        await Forwarder(settings(tmp_path, daemon)).run()
+        await a_forwarder(tmp_path, daemon).run()
         assert daemon.connections >= 3
     assert set(ledger.applied) == keys
     assert spool_status(tmp_path).pending == 0
@@ -87,7 +83,7 @@ async def test_waiting_for_a_delayed_record_that_comes_due_between_two_looks_at_
     with Spool(tmp_path) as spool:
         keys = {spool.append(domain="d") for _ in range(4)}
     with ScriptedDaemon(ledger.answer) as daemon:
-        run = Forwarder(settings(tmp_path, daemon, once=False))
+        run = a_forwarder(tmp_path, daemon, once=False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run.run)
             await trio.to_thread.run_sync(ledger.wait_applied, keys)
@@ -103,7 +99,7 @@ async def test_notifications_and_strange_replies_do_no_harm(tmp_path: Path) -> N
         for _ in range(3):
             spool.append(domain="d")
     with ScriptedDaemon(answer) as daemon:
-        run = Forwarder(settings(tmp_path, daemon))
+        run = a_forwarder(tmp_path, daemon)
         await run.run()
         assert len(daemon.requests) == 3
     assert (run.done, run.dead) == (3, 0)
@@ -121,7 +117,7 @@ async def test_daemon_that_speaks_something_else_is_left_and_nothing_is_erased(
     with Spool(tmp_path) as spool:
         spool.append(domain="d")
     with ScriptedDaemon(answer) as daemon:
-        run = Forwarder(settings(tmp_path, daemon))
+        run = a_forwarder(tmp_path, daemon)
         await run.run()
         assert (daemon.connections, run.done) == (2, 1)
 
@@ -148,11 +144,11 @@ async def test_dead_letter_that_cannot_be_written_stays_and_holds_up_nothing(
     ledger = Ledger(refuse=refuse_bad)
     with ScriptedDaemon(ledger.answer) as daemon:
         with pytest.raises(SpoolFailedError, match="dead"):
-            await Forwarder(settings(tmp_path, daemon)).run()
+            await a_forwarder(tmp_path, daemon).run()
         assert set(ledger.applied) == good
         assert pending_in_slots(tmp_path) == 2
         (tmp_path / "dead").unlink()
-        await Forwarder(settings(tmp_path, daemon)).run()
+        await a_forwarder(tmp_path, daemon).run()
     assert spool_status(tmp_path).pending == 0
     codes = sorted(piece.reason.code for piece in DeadDirectory(tmp_path).list() if piece.reason)
     assert codes == ["bad-request", "bad-value"]
@@ -185,7 +181,7 @@ async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
     # without the last try at the end: it has to happen before
     monkeypatch.setattr(delivery.Delivery, "finish", lambda _: None)
     with ScriptedDaemon(Ledger(refuse=refuse_bad).answer) as daemon:
-        run = Forwarder(settings(tmp_path, daemon, once=False))
+        run = a_forwarder(tmp_path, daemon, once=False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run.run)
             with trio.fail_after(60):
@@ -261,7 +257,7 @@ async def test_single_daemon_that_swallows_records_is_asked_again_and_no_record_
     with Spool(tmp_path) as spool:
         keys = {spool.append(domain="d") for _ in range(20)}
     with ScriptedDaemon(answer) as daemon, trio.fail_after(60):
-        await Forwarder(settings(tmp_path, daemon)).run()
+        await a_forwarder(tmp_path, daemon).run()
     assert set(ledger.applied) == keys
     assert set(ledger.times_applied.values()) == {1}
     assert "ends the connection" not in caplog.text
@@ -295,7 +291,7 @@ async def test_late_look_at_the_progress_waits_for_replies_that_are_there(
     with Spool(tmp_path) as spool:
         spool.append(domain="d")
     with ScriptedDaemon(answer) as daemon, trio.fail_after(60):
-        run = Forwarder(settings(tmp_path, daemon))
+        run = a_forwarder(tmp_path, daemon)
         await run.run()
         assert (daemon.connections, run.done) == (1, 1)
 

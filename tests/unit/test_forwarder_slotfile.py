@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,11 +14,10 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
 from fastjournal.spool.reading import slot_window
-from fj_forwarder.delivery import Delivery
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
 from fj_forwarder.storage import slot_space
 from fj_forwarder.storage.slot_file import Retry, SlotFile
 from fj_forwarder.storage.slot_store import SlotStore
+from tests.unit.spool_files import a_delivery
 
 NAME = "20261120T080000Z.fjs"
 START_S = 1_795_161_600
@@ -635,9 +633,8 @@ def test_hidden_file_that_cannot_be_removed_ends_nothing_and_others_are_removed(
         unlink(path, **named)
 
     monkeypatch.setattr(os, "unlink", fail_at_second)
-    engine = DeliveryEngine(in_flight_max=1, random=Random(1))
     now_us = (START_S + 3601) * 1_000_000
-    delivery = Delivery(str(tmp_path), slot_seconds=60, engine=engine, now_us=now_us)
+    delivery, _ = a_delivery(tmp_path, slot_seconds=60, now_us=now_us)
     delivery.fill(now_us, now_us)
     delivery.close()
     assert [path.exists() for path in hidden] == [False, True, False]
@@ -648,8 +645,7 @@ def test_hidden_file_of_a_killed_producer_is_removed_while_the_forwarder_runs(
     tmp_path: Path,
 ) -> None:
     hour_us = 3600 * 10**6
-    engine = DeliveryEngine(in_flight_max=1, random=Random(1))
-    delivery = Delivery(str(tmp_path), slot_seconds=3600, engine=engine, now_us=0)
+    delivery, _ = a_delivery(tmp_path, now_us=0)
     hidden = tmp_path / f".{NAME}.0123456789abcdef.tmp"
     delivery.fill(0, START_S * 10**6)
     hidden.touch()

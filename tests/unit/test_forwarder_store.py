@@ -20,7 +20,7 @@ from fastjournal.spool.reading.slot_reader import Piece
 from fastjournal.spool.slots import Survey, survey
 from fj_forwarder.storage import slot_listing
 from fj_forwarder.storage import slot_store as module
-from fj_forwarder.storage.slot_file import SlotFile
+from fj_forwarder.storage.slot_file import SlotFile, SpoolRecord
 from fj_forwarder.storage.slot_store import SlotStore
 
 MINUTE_US = 60_000_000
@@ -40,6 +40,11 @@ class Minutes:
 
 def no_damage(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
     raise AssertionError(f"{slot}: {code} {sentence}")
+
+
+def erase(taken: list[SpoolRecord]) -> None:
+    for record in taken:
+        record.slot.erase(record.offset)
 
 
 def resume_suspended(store: SlotStore, now_us: int) -> None:
@@ -78,8 +83,7 @@ def test_slots_over_the_bound_of_open_ones_are_taken_in_turns_and_all_deleted(
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_SLOTS_MAX
         assert len(taken) <= OPEN_SLOTS_MAX
         assert store.take(count, 1 << 20, 0) == []
-        for record in taken:
-            record.slot.erase(record.offset)
+        erase(taken)
         seen += len(taken)
         assert store.finish_old(2 * 10**15, count, 1 << 20) == []
     assert (seen, rounds) == (count, 3)
@@ -308,8 +312,7 @@ def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
     while sent < count:
         store.refresh(now_us)
         taken = store.take(64, 1 << 20, now_us)
-        for record in taken:
-            record.slot.erase(record.offset)
+        erase(taken)
         sent += len(taken)
         store.finish_old(2 * 10**15, 64, 1 << 20)
         now_us += 1000
@@ -343,8 +346,7 @@ def test_listing_takes_a_bounded_share_of_the_time_however_long_one_takes(
         store.refresh(now_us)
         taken = store.take(64, 1 << 20, now_us)
         if not is_idle:
-            for record in taken:
-                record.slot.erase(record.offset)
+            erase(taken)
             store.finish_old(2 * 10**15, 64, 1 << 20)
         sent += len(taken)
         turns += 1

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.client.core.address import parse_address
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import FIRST_RECORDS_MAX
 from fastjournal.spool import Spool, spool_status
 from fastjournal.spool.format import ERASED_BYTE
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
-from fj_forwarder.forwarder import Forwarder, ForwarderSettings
 from fj_forwarder.storage import slot_store
+from tests.unit.spool_files import a_forwarder
 
 BAD, GOOD = 1_100, 300
 """Records of a slot that cannot be erased: more than may be in flight; and of a good one."""
@@ -39,11 +38,6 @@ def fill(directory: Path, hour: int, count: int) -> tuple[Path, set[bytes]]:
         keys = {spool.append(domain="d", id=f"{hour}-{number}") for number in range(count)}
     (path,) = set(directory.glob("*.fjs")) - before
     return path, keys
-
-
-def forwarder(directory: Path, daemon: ScriptedDaemon) -> Forwarder:
-    servers = (parse_address(daemon.address),)
-    return Forwarder(ForwarderSettings(spool=str(directory), servers=servers, once=True, seed=1))
 
 
 def break_erasing(monkeypatch: pytest.MonkeyPatch, inodes: set[int], number: int) -> None:
@@ -71,7 +65,7 @@ async def test_slot_that_cannot_be_erased_is_left_out_and_its_start_alone_is_sen
             for _ in range(2):
                 caplog.clear()
                 with pytest.raises(SpoolFailedError, match="cannot erase") as raised:
-                    await forwarder(tmp_path, daemon).run()
+                    await a_forwarder(tmp_path, daemon).run()
                 assert raised.value.path == str(bad)
                 told = [line for line in caplog.messages if "left out" in line]
                 assert len(told) == 1
@@ -82,7 +76,7 @@ async def test_slot_that_cannot_be_erased_is_left_out_and_its_start_alone_is_sen
                 assert spool_status(tmp_path).pending == BAD
                 status = json.loads((tmp_path / "status.json").read_bytes())
                 assert status["left_out_names"] == [bad.name]
-        await forwarder(tmp_path, daemon).run()
+        await a_forwarder(tmp_path, daemon).run()
     assert set(ledger.applied) == of_bad | of_good
     assert spool_status(tmp_path).pending == 0
 
@@ -100,7 +94,7 @@ async def test_slots_that_cannot_be_erased_hold_up_no_good_one_however_many(
         ScriptedDaemon(ledger.answer) as daemon,
         pytest.raises(SpoolFailedError, match="nor were read"),
     ):
-        await forwarder(tmp_path, daemon).run()
+        await a_forwarder(tmp_path, daemon).run()
     applied = set(ledger.applied)
     assert applied >= of_good
     assert spool_status(tmp_path).pending == 5 * 40
@@ -116,10 +110,10 @@ async def test_dead_letter_that_cannot_be_erased_is_put_aside_once(
     with ScriptedDaemon(Ledger(refuse=lambda _: "bad-value").answer) as daemon:
         with monkeypatch.context() as patch:
             break_erasing(patch, {bad.stat().st_ino}, errno.EIO)
-            run = forwarder(tmp_path, daemon)
+            run = a_forwarder(tmp_path, daemon)
             with pytest.raises(SpoolFailedError, match="cannot erase"):
                 await run.run()
         assert (run.dead, run.done) == (1, 0)
         assert sum("bad-value" in line for line in caplog.messages) == 1
-        await forwarder(tmp_path, daemon).run()
+        await a_forwarder(tmp_path, daemon).run()
     assert (spool_status(tmp_path).dead, spool_status(tmp_path).pending) == (1, 0)

@@ -8,7 +8,6 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -23,10 +22,8 @@ from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.forwarder_status import write_forwarder_status
 from fastjournal.spool.slots import survey
 from fastjournal.testing.clock import ManualClock
-from fj_forwarder.delivery import Delivery
 from fj_forwarder.reporting import Connection, Reporter
-from fj_forwarder.sending.delivery_engine import DeliveryEngine
-from tests.unit.spool_files import EIGHT, requests_in
+from tests.unit.spool_files import EIGHT, a_delivery, requests_in
 
 
 @contextmanager
@@ -248,15 +245,6 @@ def test_hard_link_that_is_refused_names_the_file_system_and_leaves_nothing(
 
 
 REASON = Reason("20261120T080000Z.fjs", 8, 3, "damage", "torn", "a torn write", 5)
-START_US = 1_795_161_600_000_000
-
-
-def engine() -> DeliveryEngine:
-    return DeliveryEngine(in_flight_max=10, random=Random(1))
-
-
-def delivery(directory: Path) -> Delivery:
-    return Delivery(str(directory), slot_seconds=3600, engine=engine(), now_us=START_US)
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "fchmod"])
@@ -286,7 +274,7 @@ def test_dead_letter_that_cannot_be_written_leaves_no_file(
 
 
 def test_start_of_the_forwarder_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    delivery(tmp_path).close()
+    a_delivery(tmp_path)[0].close()
     assert os.listdir(tmp_path) == [], "no dead/ is made for that"
     dead = tmp_path / "dead"
     dead.mkdir()
@@ -295,15 +283,15 @@ def test_start_of_the_forwarder_removes_what_a_killed_one_left(tmp_path: Path) -
         (dead / name).write_bytes(b"x")
     (dead / "c.bin.tmp").mkdir()
     (dead / "d.json.tmp").symlink_to(dead / "a.json")
-    delivery(tmp_path).close()
+    a_delivery(tmp_path)[0].close()
     assert sorted(os.listdir(dead)) == sorted([*names, "c.bin.tmp", "d.json.tmp"])
 
 
 def test_status_file_that_cannot_be_written_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = delivery(tmp_path)
-    reporter = Reporter(str(tmp_path), run, engine(), Connection([]))
+    run, engine = a_delivery(tmp_path)
+    reporter = Reporter(str(tmp_path), run, engine, Connection([]))
     reporter.write()
     assert reporter.latest is not None
 
