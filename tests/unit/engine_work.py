@@ -56,6 +56,15 @@ class Daemon:
         for at in range(number):
             self.set(key_of(at), None if uri is None else b"%b/%d" % (uri, at), **fields)
 
+    def domains(self, number: int) -> None:
+        """SET a job in each of so many domains."""
+        for at in range(number):
+            self.set(b"d%d:1:0:x" % at)
+
+    def lock(self, number: int) -> None:
+        for at in range(number):
+            self.ask(Function.LOCK, key_of(at))
+
     def lease(self, number: int, timeout: int = LATER - NOW) -> None:
         for _ in range(0, number, NEXT):
             self.ask(Function.NEXT, count=min(number, NEXT), timeout=timeout)

@@ -294,12 +294,9 @@ def test_auth_is_needed_for_all_but_functions_without_a_token(function: Function
     made = engine()
     made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 15, (b"",))])
     before = made.store.entries
-    reply = made.handle("s", request(function, b"in:1:0:a", at=START + 1), START)
-    assert reply is not None
-    if function in FREE:
-        assert decode_reply(reply).code != ErrorCode.AUTH_REQUIRED
-    else:
-        assert decode_reply(reply).code == ErrorCode.AUTH_REQUIRED
+    reply = told(made, request(function, b"in:1:0:a", at=START + 1))
+    assert (reply.code == ErrorCode.AUTH_REQUIRED) == (function not in FREE)
+    if function not in FREE:
         assert made.counters.errors[int(function), ErrorCode.AUTH_REQUIRED] == 1
     assert made.store.entries == before
 

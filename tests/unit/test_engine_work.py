@@ -52,8 +52,7 @@ def next_of_500(d: Daemon) -> Call:
 
 @case(Function.NEXT)
 def next_of_500_domains(d: Daemon) -> Call:
-    for at in range(MANY):
-        d.set(b"d%d:1:0:x" % at)
+    d.domains(MANY)
     return lambda: d.ask(Function.NEXT, count=65_535)
 
 
@@ -186,16 +185,14 @@ def truncate_of_a_large_value(d: Daemon) -> Call:
 @case(Function.LOCK)
 def lock_the_thousandth(d: Daemon) -> Call:
     d.jobs(MANY)
-    for at in range(limits.LOCKS_PER_CONNECTION_MAX - 1):
-        d.ask(Function.LOCK, key_of(at))
+    d.lock(limits.LOCKS_PER_CONNECTION_MAX - 1)
     return lambda: d.ask(Function.LOCK, key_of(limits.LOCKS_PER_CONNECTION_MAX - 1))
 
 
 @case(Function.UNLOCK)
 def unlock(d: Daemon) -> Call:
     d.jobs(MANY)
-    for at in range(limits.LOCKS_PER_CONNECTION_MAX):
-        d.ask(Function.LOCK, key_of(at))
+    d.lock(limits.LOCKS_PER_CONNECTION_MAX)
     return lambda: d.ask(Function.UNLOCK, key_of(7))
 
 
@@ -273,8 +270,7 @@ def kick_behind_what_others_have_locked(d: Daemon) -> Call:
 
 @case(Function.STATS)
 def stats_of_many_domains(d: Daemon) -> Call:
-    for at in range(limits.OLDEST_DUE_LOOKS_MAX + 1):
-        d.set(b"d%d:1:0:x" % at)
+    d.domains(limits.OLDEST_DUE_LOOKS_MAX + 1)
     return lambda: d.ask(Function.STATS)
 
 
@@ -384,8 +380,7 @@ def serve_waiters_that_waited_long_enough(d: Daemon) -> Call:
 def serve_waiters_of_many_domains(d: Daemon) -> Call:
     for at in range(MANY):
         wait_for(d, 1, b"d%d" % at, ttl=60_000_000)
-    for at in range(MANY):
-        d.set(b"d%d:1:0:x" % at)
+    d.domains(MANY)
     return lambda: d.engine.serve_waiters(d.now)
 
 
@@ -401,8 +396,7 @@ def serve_waiters_behind_leases_that_ended(d: Daemon) -> Call:
 @case()
 def forget_of_a_session_with_locks(d: Daemon) -> Call:
     d.jobs(MANY)
-    for at in range(limits.LOCKS_PER_CONNECTION_MAX):
-        d.ask(Function.LOCK, key_of(at))
+    d.lock(limits.LOCKS_PER_CONNECTION_MAX)
     return lambda: d.engine.end_session("s")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.limits import REASON_BYTES_MAX
-from fastjournal.protocol.constants import Flag, Function, State
-from tests.property.subject import SECOND, START, Subject, request
+from fastjournal.protocol.constants import Flag, State
+from tests.property.subject import SECOND, START, Subject
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -59,22 +59,6 @@ def test_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
     assert not is_buried(s, JOB)
 
 
-@pytest.mark.warm_only
-@pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
-    assert s.bury(key) == "bad-key"
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_bury_with_only_one_of_worked_on_and_timeout_is_bad_request(
-    s: Subject, flags: int, timeout: int | None
-) -> None:
-    s.set(JOB)
-    reply = s.ask(request(Function.BURY, JOB, flags=flags, timeout=timeout))
-    assert reply.code == "bad-request"
-
-
 @pytest.mark.rule("Dead letters (BURY, KICK): Over 4,096 bytes it is `too-large`")
 def test_reason_over_its_limit_is_too_large(s: Subject) -> None:
     s.set(JOB)
@@ -120,20 +104,3 @@ def test_kick_of_one_priority_and_instant_takes_the_oldest_first(s: Subject) -> 
 @pytest.mark.warm_only
 def test_unknown_domain_has_nothing_to_kick(s: Subject) -> None:
     assert s.kick_domain(b"none", 9) == 0
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("domain", [b"", b"a:b", b"k" * 4097])
-def test_kick_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
-    assert s.ask(request(Function.KICK, uri=domain)).code == "bad-key"
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
-def test_kick_without_a_key_or_a_domain_is_bad_request(s: Subject) -> None:
-    assert s.ask(request(Function.KICK)).code == "bad-request"
-
-
-@pytest.mark.warm_only
-def test_oversize_key_is_bad_key(s: Subject) -> None:
-    assert s.ask(request(Function.KICK, b"k" * 4097)).code == "bad-key"

@@ -19,12 +19,6 @@ OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.mark.warm_only
-@pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
-    assert s.delete(key) == "bad-key"
-
-
 @pytest.mark.rule("Keys: Deleting by any key deletes all of them")
 @pytest.mark.parametrize("by", [JOB, URI])
 def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: bytes) -> None:
@@ -79,22 +73,11 @@ def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
-    target = EngineSubject(Rules())
-    s = Subject(target)
+    s = Subject(EngineSubject(Rules()))
     s.set(JOB, at=START, flags=Flag.PERSIST)
     s.delete(JOB, token=s.lease(), at=START + 90 * SECOND)
-    target.restart(s.now)
+    s.target.restart(s.now)
     assert [s.set(JOB, at=START), s.set(JOB, at=START + 1)] == ["stale", ""]
-
-
-@pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_delete_with_only_one_of_worked_on_and_timeout_is_bad_request(
-    s: Subject, flags: int, timeout: int | None
-) -> None:
-    s.set(JOB)
-    reply = s.ask(request(Function.DELETE, JOB, flags=flags, timeout=timeout))
-    assert reply.code == "bad-request"
-    assert s.value(JOB) == b"v"
 
 
 # --- which error, where several apply -------------------------------------------------------------
@@ -181,11 +164,10 @@ def test_purge_from_a_clock_far_ahead_leaves_tombstones_of_the_daemons_time(s: S
 
 
 def test_purge_works_while_the_disk_is_nearly_full_and_for_what_is_paused() -> None:
-    target = EngineSubject(Rules())
-    s = Subject(target)
+    s = Subject(EngineSubject(Rules()))
     s.set(b"a:1:0:x")
     s.pause(b"a", SECOND)
-    target.engine.context.read_only = True
+    s.target.engine.context.read_only = True
     assert purge(s) == 1
     assert s.stats(b"a")["entries"] == 0
 

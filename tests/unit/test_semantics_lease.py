@@ -65,25 +65,6 @@ def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
-@pytest.mark.parametrize(
-    ("flags", "timeout"), [(0, None), (Flag.WORKED_ON, None), (0, START), (Flag.OVERWRITE, START)]
-)
-def test_release_needs_a_token(s: Subject, flags: int, timeout: int | None) -> None:
-    s.set(JOB)
-    reply = s.ask(request(Function.RELEASE, JOB, flags=flags, timeout=timeout))
-    assert reply.code == "bad-request"
-
-
-@pytest.mark.warm_only
-@pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
-    assert s.release(key, 1) == "bad-key"
-    assert s.touch(key, 1, ttl=1).code == "bad-key"
-    assert s.touch(key, ttl=1).code == "bad-key"
-
-
 # --- TOUCH ----------------------------------------------------------------------------------------
 
 
@@ -132,17 +113,6 @@ def test_touch_without_ttl_is_bad_request(s: Subject) -> None:
     s.set(JOB)
     assert s.touch(JOB).code == "bad-request"
     assert s.touch(JOB, s.lease()).code == "bad-request"
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
-@pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_lease_with_only_one_of_worked_on_and_timeout_is_bad_request(
-    s: Subject, flags: int, timeout: int | None
-) -> None:
-    s.set(JOB)
-    reply = s.ask(request(Function.TOUCH, JOB, flags=flags, timeout=timeout, ttl=1))
-    assert reply.code == "bad-request"
 
 
 # --- RELEASE with a value -------------------------------------------------------------------------

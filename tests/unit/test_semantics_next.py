@@ -42,12 +42,6 @@ def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> Non
     assert s.jobs(b"a", count=9) == order
 
 
-@pytest.mark.warm_only
-@pytest.mark.parametrize("domain", [b"a:1", b"d" * 4097])
-def test_next_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
-    assert s.next(domain).code == "bad-key"
-
-
 # --- turns ----------------------------------------------------------------------------------------
 
 
@@ -263,10 +257,9 @@ def test_peek_has_as_much_as_fits_a_reply(s: Subject) -> None:
 
 @pytest.mark.rule("PEEK: PEEK works while the disk is nearly full")
 def test_peek_is_answered_while_the_disk_is_nearly_full(cold: bool) -> None:
-    target = EngineSubject(Rules())
-    full = Subject(target)
+    full = Subject(EngineSubject(Rules()))
     full.set(JOB, b"one", flags=Flag.PERSIST)
-    target.engine.context.read_only = True
+    full.target.engine.context.read_only = True
     assert (peek(full, flags=Flag.DATA).pairs or [])[0].value == b"one"
 
 
@@ -274,8 +267,7 @@ def test_peek_is_answered_while_the_disk_is_nearly_full(cold: bool) -> None:
 def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = EngineSubject(Rules(), cold=True)
-    s = Subject(target)
+    s = Subject(EngineSubject(Rules(), cold=True))
     for key in (JOB, b"a:2:0:y"):
         s.set(key, b"one", flags=Flag.PERSIST)
 
@@ -284,7 +276,7 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
         return {entry.job_id: "the disk failed" for entry in entries}
 
     with monkeypatch.context() as broken:
-        broken.setattr(target, "fetch", fail)
+        broken.setattr(s.target, "fetch", fail)
         assert peek(s, flags=Flag.DATA).error == "not-readable the disk failed"
         assert keys(peek(s)) == [JOB, b"a:2:0:y"]
     assert s.stats()["due"] == 2

@@ -311,16 +311,15 @@ def test_longer_delay_ends_the_chain_that_was_bounded(bounded: Subject) -> None:
 
 
 def test_longer_delay_and_its_chain_outlive_a_restart() -> None:
-    target = EngineSubject(Rules(postpone_us_max=BOUND))
-    bounded = Subject(target)
+    bounded = Subject(EngineSubject(Rules(postpone_us_max=BOUND)))
     put_off(bounded, SECOND, flags=Flag.PERSIST)
     key = again(bounded, delay=60 * SECOND, flags=Flag.PERSIST)
     long = bounded.now + 60 * SECOND
-    target.restart(bounded.now)
+    bounded.target.restart(bounded.now)
     assert bounded.meta(key).not_before_us == long
     bounded.now = long + 5 * SECOND
     key = again(bounded, flags=Flag.PERSIST)
-    target.restart(bounded.now)
+    bounded.target.restart(bounded.now)
     assert bounded.meta(key).not_before_us == long + BOUND
 
 

@@ -31,13 +31,6 @@ def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
-@pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
-def test_stats_of_a_name_that_is_no_domain_is_bad_key(s: Subject, key: bytes) -> None:
-    assert s.ask(request(Function.STATS, key)).code == "bad-key"
-
-
-@pytest.mark.warm_only
 @pytest.mark.rule("STATS: `due`", "STATS: `delayed`")
 def test_waiting_is_due_or_delayed(s: Subject) -> None:
     s.set(JOB)
@@ -112,6 +105,48 @@ def test_stats_of_the_daemon_have_totals_since_its_start() -> None:
     totals = s.stats()
     assert (totals["set_requests"], totals["next_requests"], totals["delete_requests"]) == (2, 1, 1)
     assert (totals["requests"], totals["leases_lost"]) == (5, 1), "with this STATS"
+
+
+# --- bad arguments --------------------------------------------------------------------------------
+
+TOO_LONG = b"k" * 4097
+TOKEN = {"flags": Flag.WORKED_ON, "timeout": 1}
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("Functions: Bad arguments", "DOMAINS: the prefix of the names")
+@pytest.mark.parametrize(
+    ("function", "key", "fields", "code"),
+    [
+        *((Function.STATS, key, {}, "bad-key") for key in (b"a:1", TOO_LONG)),
+        *((Function.NEXT, key, {}, "bad-key") for key in (b"a:1", TOO_LONG)),
+        (Function.DOMAINS, TOO_LONG, {}, "bad-key"),
+        *((Function.DELETE, key, {}, "bad-key") for key in (b"", TOO_LONG)),
+        *((Function.BURY, key, {}, "bad-key") for key in (b"", TOO_LONG)),
+        *((Function.RELEASE, key, TOKEN, "bad-key") for key in (b"", TOO_LONG)),
+        *((Function.TOUCH, key, TOKEN | {"ttl": 1}, "bad-key") for key in (b"", TOO_LONG)),
+        *((Function.TOUCH, key, {"ttl": 1}, "bad-key") for key in (b"", TOO_LONG)),
+        *((Function.KICK, b"", {"uri": domain}, "bad-key") for domain in (b"", b"a:b", TOO_LONG)),
+        (Function.KICK, TOO_LONG, {}, "bad-key"),
+        (Function.KICK, b"", {}, "bad-request"),
+        # WORKED_ON and timeout, a token, come together
+        *(
+            (function, JOB, {"ttl": 1} | half, "bad-request")
+            for function in (Function.DELETE, Function.BURY, Function.TOUCH, Function.RELEASE)
+            for half in ({"flags": Flag.WORKED_ON}, {"timeout": START})
+        ),
+        *(
+            (Function.RELEASE, JOB, none, "bad-request")
+            for none in ({}, {"flags": Flag.OVERWRITE, "timeout": START})
+        ),
+    ],
+)
+def test_bad_argument_is_refused_and_changes_nothing(
+    s: Subject, function: Function, key: bytes, fields: dict[str, Any], code: str
+) -> None:
+    s.set(JOB)
+    assert s.ask(request(function, key, **fields)).code == code
+    assert_numbers(s.stats(), entries=1, waiting=1, due=1)
 
 
 # --- one entry, with DATA: the engine alone knows it ----------------------------------------------
@@ -242,12 +277,6 @@ def test_domains_come_in_byte_order_those_with_entries_and_those_that_are_paused
     s.delete(b"a-b:1:0:x")
     s.bury(b"ab:1:0:x")
     assert names(ask(s)) == [name for name in NAMES if name != b"a-b"]
-
-
-@pytest.mark.warm_only
-@pytest.mark.rule("DOMAINS: the prefix of the names")
-def test_oversize_prefix_is_bad_key(s: Subject) -> None:
-    assert ask(s, b"d" * 4097).code == "bad-key"
 
 
 @pytest.mark.warm_only
