@@ -44,6 +44,17 @@ def by_number(log: CompactedLog, number: int) -> SegmentInfo:
     return next(info for info in log.writer.sealed if info.number == number)
 
 
+def clean_sealed(log: CompactedLog) -> None:
+    log.roll()
+    for info in list(log.writer.sealed):
+        log.clean(info)
+
+
+def set_and_delete(log: CompactedLog, key: bytes) -> None:
+    log.done(Function.SET, key, b"v")
+    log.done(Function.DELETE, key)
+
+
 def files(log: CompactedLog) -> dict[str, bytes]:
     return {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
 
@@ -138,8 +149,7 @@ def test_tombstone_stays_while_it_stands_and_no_longer() -> None:
 def test_forgotten_tombstone_does_not_return() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
-    log.done(Function.SET, b"key", b"v")
-    log.done(Function.DELETE, b"key")
+    set_and_delete(log, b"key")
     first = log.roll()
     log.pass_time(1)
     log.done(Function.SET, b"key", b"w")
@@ -157,8 +167,7 @@ def test_forgotten_tombstone_does_not_return() -> None:
 def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
-    log.done(Function.SET, b"key", b"v")
-    log.done(Function.DELETE, b"key")
+    set_and_delete(log, b"key")
     log.roll()
     log.pass_time(1)
     log.done(Function.SET, b"key", b"w")
@@ -361,8 +370,7 @@ def test_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -
     log, token = superseded(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.pass_time(1)
-    log.done(Function.SET, b"name", b"v")
-    log.done(Function.DELETE, b"name")
+    set_and_delete(log, b"name")
     log.roll()
     log.pass_time(1)
     log.done(Function.RENAME, KEY, uri=b"name", flags=Flag.WORKED_ON, timeout=token)
@@ -466,8 +474,7 @@ def test_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
 def test_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(20, key=b"cold/%d")
-    log.done(Function.SET, b"key", b"v")
-    log.done(Function.DELETE, b"key")
+    set_and_delete(log, b"key")
     log.roll()
     log.pass_time(1)
     log.done(Function.SET, b"key", b"w")
@@ -601,26 +608,22 @@ def test_aborted_cleaning_leaves_nothing_that_harms() -> None:
 @pytest.mark.parametrize("step", [7200, -7200], ids=["ahead", "back"])
 def test_compaction_keeps_the_end_of_a_lease_that_a_step_of_the_clock_moved(step: int) -> None:
     log = CompactedLog(cmdlog_seg_size=2048)
-    log.done(Function.SET, b"a:1:0:x", b"v")
+    log.done(Function.SET, KEY, b"v")
     token = log.ask(Function.NEXT, b"a", timeout=60 * SECOND).timeout
     log.step_clock(step)
-    until = log.engine.store.find(b"a:1:0:x").leased_until
+    until = log.entry(KEY).leased_until
     for _ in range(3):
-        log.roll()
-        for info in list(log.writer.sealed):
-            log.clean(info)
+        clean_sealed(log)
         log.restart()
-        entry = log.engine.store.find(b"a:1:0:x")
+        entry = log.entry(KEY)
         assert (entry.token, entry.leased_until, entry.extra.attempts) == (token, until, 0)
-    copies = log.engine.store.find(b"a:1:0:x").job_id
-    log.roll()
-    for info in list(log.writer.sealed):
-        log.clean(info)
-    assert log.engine.store.find(b"a:1:0:x").job_id == copies, "it is not copied for ever"
+    copies = log.entry(KEY).job_id
+    clean_sealed(log)
+    assert log.entry(KEY).job_id == copies, "it is not copied for ever"
     log.pass_time(61)
-    assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1
+    assert log.entry(KEY).extra.attempts == 1
     log.restart()
-    assert log.engine.store.find(b"a:1:0:x").extra.attempts == 1
+    assert log.entry(KEY).extra.attempts == 1
 
 
 # --- live bytes -----------------------------------------------------------------------------------

@@ -46,6 +46,16 @@ def overgrown() -> CompactedLog:
     return log
 
 
+def half_dead() -> CompactedLog:
+    """A log whose only sealed segment is worth a rewrite."""
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log.fill(60)
+    log.roll()
+    log.empty(35)
+    log.flush()
+    return log
+
+
 def bound(log: CompactedLog) -> int:
     return bytes_usual(log.engine.store, log.writer)
 
@@ -70,11 +80,7 @@ async def test_log_that_is_too_large_is_made_small_enough_and_no_smaller(
 async def test_rewritten_segment_is_written_and_synced_in_pieces(
     autojump_clock: trio.testing.MockClock, monkeypatch: Any
 ) -> None:
-    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
-    log.fill(60)
-    log.roll()
-    log.empty(35)
-    log.flush()
+    log = half_dead()
     syncs = []
     create = log.disk.create
 
@@ -96,16 +102,6 @@ async def test_rewritten_segment_is_written_and_synced_in_pieces(
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500
     assert syncs[-1] == log.writer.sealed[0].bytes == log.disk.size("/log/000000001.log")
     log.check()
-
-
-def half_dead() -> CompactedLog:
-    """A log whose only sealed segment is worth a rewrite."""
-    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
-    log.fill(60)
-    log.roll()
-    log.empty(35)
-    log.flush()
-    return log
 
 
 async def test_compactor_that_is_cancelled_before_the_replacement_leaves_no_file_beside(
@@ -158,11 +154,7 @@ def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
 async def test_compaction_lets_no_snapshot_begin_before_all_entries_know_of_a_replaced_segment(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
-    log.fill(60)
-    log.roll()
-    log.empty(35)
-    log.flush()
+    log = half_dead()
     compactor = compactor_of(log)
     lock, usage = compactor._runtime.segments_free, log.engine.journal.usage
     seen: list[tuple[bool, bool]] = []
