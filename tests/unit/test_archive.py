@@ -53,6 +53,11 @@ def opened(log: CompactedLog) -> Archive:
     return open_archive(log.disk, log.config, log.engine.journal.usage, log.writer)
 
 
+def archived(bytes_max: int = 0) -> tuple[CompactedLog, Archive]:
+    log = archived_log(bytes_max)
+    return log, opened(log)
+
+
 def link_all(log: CompactedLog, archive: Archive) -> None:
     if infos := archive.waiting(log.writer.sealed):
         archive.take(infos)
@@ -75,8 +80,7 @@ def numbers(log: CompactedLog) -> list[int]:
 
 
 def test_compaction_leaves_a_segment_alone_until_its_link_is_durable() -> None:
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     info = half_dead(log)
     whole = log.disk.read(f"{LOG}/{info.name}")
     assert candidates(log.engine.store, log.writer, log.clock.instant_us) == []
@@ -118,8 +122,7 @@ def test_segments_that_were_compacted_before_there_was_an_archive_are_gaps() -> 
 
 def test_bound_of_one_segment_keeps_the_newest() -> None:
     bound = 1000
-    log = archived_log(bound)
-    archive = opened(log)
+    log, archive = archived(bound)
     for _ in range(3):
         log.pass_time(1)
         log.fill(20)
@@ -135,8 +138,7 @@ def test_bound_of_one_segment_keeps_the_newest() -> None:
 
 
 def test_bound_drops_the_oldest_and_tells_it_before_the_link_goes() -> None:
-    log = archived_log(bytes_max=12_000)
-    archive = opened(log)
+    log, archive = archived(bytes_max=12_000)
     infos = []
     for _ in range(4):
         log.fill(20)
@@ -162,8 +164,7 @@ def test_bound_drops_the_oldest_and_tells_it_before_the_link_goes() -> None:
 
 def test_log_that_is_older_than_its_archive_is_archived_from_there_on() -> None:
     """Else a crash before the first link would pass for one behind it."""
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     half_dead(log)
     path = take_snapshot(log.disk, LOG, "/snapshots", log.writer.sealed, 1)
     copy = {name: log.disk.read(f"{path}/{name}") for name in log.disk.listdir(path)}
@@ -185,8 +186,7 @@ def test_log_that_is_older_than_its_archive_is_archived_from_there_on() -> None:
 
 
 def test_segment_that_grew_while_nobody_archived_is_archived_again() -> None:
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     half_dead(log)
     last = log.roll()
     link_all(log, archive)
@@ -218,8 +218,7 @@ def test_state_that_cannot_be_understood_stops_the_start_and_says_what_to_do() -
 def test_gaps_are_joined_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastjournal.cmdlog.archive.ARCHIVE_GAPS_MAX", 2)
     assert ARCHIVE_GAPS_MAX > 2
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     for _ in range(4):
         half_dead(log)
         half_dead(log)
@@ -262,8 +261,7 @@ def archiver_of(log: CompactedLog, archive: Archive) -> Archiver:
 async def test_link_that_fails_is_tried_again_and_skipped_when_the_log_is_too_large(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     archiver = archiver_of(log, archive)
     half_dead(log)
     log.disk.fail_at(1, "link", errno.ENOSPC)
@@ -295,8 +293,7 @@ async def test_link_that_fails_is_tried_again_and_skipped_when_the_log_is_too_la
 async def test_link_that_fails_is_skipped_on_a_full_disk_where_nothing_in_it_is_live(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     for _ in range(2):
         log.pass_time(1)
         log.fill(10)
@@ -311,8 +308,7 @@ async def test_link_that_fails_is_skipped_on_a_full_disk_where_nothing_in_it_is_
 async def test_archiver_counts_what_a_reader_has_left(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    log = archived_log()
-    archive = opened(log)
+    log, archive = archived()
     half_dead(log)
     deadline = time.monotonic() + 60
     async with trio.open_nursery() as nursery:

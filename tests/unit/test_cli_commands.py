@@ -171,6 +171,14 @@ class Refusing:
         return SimpleNamespace(entries=self.entries)
 
 
+def refused_bench(daemon: Refusing, match: str, **load: int) -> Bench:
+    """Run a bench that the daemon refuses."""
+    run = Bench(Load(value_bytes=1, persist=False, **load), lambda: cast(Client, daemon))
+    with pytest.raises(RefusedError, match=match):
+        trio.run(run.run, clock=MockClock(autojump_threshold=0))
+    return run
+
+
 @pytest.mark.parametrize(
     ("code", "times", "tries", "may_be_left"),
     [
@@ -183,10 +191,7 @@ def test_refused_clean_up_pauses_and_says_what_may_be_left(
     code: str, times: int, tries: range, may_be_left: bool
 ) -> None:
     daemon = Refusing(code, times)
-    load = Load(connections=1, jobs=1, value_bytes=1, persist=False)
-    bench = Bench(load, lambda: cast(Client, daemon))
-    with pytest.raises(RefusedError, match="busy"):
-        trio.run(bench.run, clock=MockClock(autojump_threshold=0))
+    bench = refused_bench(daemon, "busy", connections=1, jobs=1)
     assert bench.may_be_left is may_be_left
     assert daemon.tries in tries
 
@@ -197,10 +202,7 @@ def test_refused_set_leaves_nothing_unless_it_may_be_in_memory(
 ) -> None:
     daemon = Refusing("forbidden", 10**9)
     daemon.refuses_set = code
-    load = Load(connections=2, jobs=4, value_bytes=1, persist=False)
-    bench = Bench(load, lambda: cast(Client, daemon))
-    with pytest.raises(RefusedError, match="the test refuses it"):
-        trio.run(bench.run, clock=MockClock(autojump_threshold=0))
+    bench = refused_bench(daemon, "the test refuses it", connections=2, jobs=4)
     assert bench.may_be_left is may_be_left
     assert bool(daemon.tries) is may_be_left
 

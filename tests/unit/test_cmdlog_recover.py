@@ -72,6 +72,16 @@ def three_segments() -> tuple[SegmentBuilder, SegmentBuilder, SegmentBuilder]:
     return first, second, third
 
 
+ONE, TWO = f"{LOG}/000000001.log", f"{LOG}/000000002.log"
+
+
+def flipped(log: SegmentBuilder, at: int, bit: int = 1) -> bytes:
+    """Return the bytes of a segment with a flipped bit."""
+    data = bytearray(bytes(log))
+    data[at] ^= bit
+    return bytes(data)
+
+
 def keys(state: ReplayState) -> set[bytes]:
     return set(state.keys)
 
@@ -115,7 +125,7 @@ def test_torn_tail_on_a_full_disk_is_cut_and_kept_in_its_room(whole: bool, inode
     tail = b"\x01half a record"
     disk = a_disk(s1=log, **({} if whole else {"s2": SEGMENT_HEADER + b"half"}))
     if whole:
-        disk.open_append(f"{LOG}/000000001.log").write(tail)
+        disk.open_append(ONE).write(tail)
     else:
         tail = SEGMENT_HEADER + b"half"
     expected = contents(recovered(disk.kill()).state)
@@ -194,10 +204,9 @@ def refused(disk: SimulatedDisk) -> LogCorruptError:
 
 def test_damage_in_the_middle_is_refused_with_segment_and_offset() -> None:
     log = sample()
-    data = bytearray(bytes(log))
-    data[log.offsets[2] + 30] ^= 4
+    data = flipped(log, log.offsets[2] + 30, 4)
     error = refused(a_disk(s1=bytes(data)))
-    assert error.path == f"{LOG}/000000001.log"
+    assert error.path == ONE
     assert error.offset == log.offsets[2]
 
 
@@ -206,9 +215,9 @@ def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s2=data, s3=third)
     error = refused(disk)
-    assert (error.path, error.offset) == (f"{LOG}/000000002.log", 0)
+    assert (error.path, error.offset) == (TWO, 0)
     assert keys(recovered(disk, repair=True).state) == {b"a", b"b", b"d", b"e"}
-    assert disk.read(f"{LOG}/000000002.log") == SEGMENT_HEADER
+    assert disk.read(TWO) == SEGMENT_HEADER
     assert files(disk).get("000000002.log.damaged-0", b"") == data
     assert recovered(disk).diagnostics == []
 
@@ -216,10 +225,8 @@ def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
 def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s3=third)
-    assert refused(disk).path == f"{LOG}/000000002.log"
-    assert [(found.kind, found.path) for found in verify(disk, LOG)] == [
-        ("missing", f"{LOG}/000000002.log")
-    ]
+    assert refused(disk).path == TWO
+    assert [(found.kind, found.path) for found in verify(disk, LOG)] == [("missing", TWO)]
     result = recovered(disk, repair=True)
     assert keys(result.state) == {b"a", b"b", b"d", b"e"}
     assert [found.kind for found in result.diagnostics] == ["missing"]
@@ -232,15 +239,12 @@ def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
 
 def test_damage_at_several_places_is_refused_and_repaired_at_once() -> None:
     first, _, third = three_segments()
-    one = bytearray(bytes(first))
-    one[first.offsets[1] + 20] ^= 1
-    three = bytearray(bytes(third))
-    three[third.offsets[0] + 20] ^= 1
-    three += b"torn"
-    disk = a_disk(s1=bytes(one), s3=bytes(three))
+    one = flipped(first, first.offsets[1] + 20)
+    three = flipped(third, third.offsets[0] + 20) + b"torn"
+    disk = a_disk(s1=one, s3=three)
     put(disk, f"000000001.log.damaged-{first.offsets[1]}", b"of an earlier time")
     error = refused(disk)
-    assert (error.path, error.offset) == (f"{LOG}/000000001.log", first.offsets[1])
+    assert (error.path, error.offset) == (ONE, first.offsets[1])
     # the record that names segment 2 is gone too
     assert "and 2 more" in str(error)
     result = recovered(disk, repair=True)
@@ -266,9 +270,7 @@ def a_lease_of_five() -> tuple[SegmentBuilder, list[bytes]]:
 @pytest.mark.parametrize("lost", range(4))
 def test_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: int) -> None:
     log, ids = a_lease_of_five()
-    data = bytearray(bytes(log))
-    data[log.offsets[-5 + lost] + 30] ^= 1
-    disk = a_disk(s1=bytes(data))
+    disk = a_disk(s1=flipped(log, log.offsets[-5 + lost] + 30))
     refused(disk)
     state = recovered(disk, repair=True).state
     expected = [START_US + SECOND + 7] * 5
@@ -325,9 +327,7 @@ def test_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one()
     log.lease(ids[:1], START_US + 2 * SECOND)
     log.simple(Command.TIMEOUT_ATTEMPT, ids[1])
     log.lease(ids[1:2], START_US + 3 * SECOND)
-    data = bytearray(bytes(log))
-    data[lost + 20] ^= 1
-    disk = a_disk(s1=bytes(data))
+    disk = a_disk(s1=flipped(log, lost + 20))
     state = recovered(disk, repair=True).state
     assert [state.jobs[job_id].token for job_id in ids] == [
         START_US + 2 * SECOND,
@@ -335,9 +335,9 @@ def test_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one()
         START_US + SECOND,
     ]
     assert all(job.attempts == 0 for job in state.jobs.values())
-    assert disk.read(f"{LOG}/000000001.log")[: lost + 16] == bytes(log)[: lost + 16]
-    assert len(disk.read(f"{LOG}/000000001.log")) == len(log.data)
-    assert_workq_accepts([disk.read(f"{LOG}/000000001.log")])
+    assert disk.read(ONE)[: lost + 16] == bytes(log)[: lost + 16]
+    assert len(disk.read(ONE)) == len(log.data)
+    assert_workq_accepts([disk.read(ONE)])
 
 
 def test_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
@@ -362,15 +362,12 @@ def test_record_that_cannot_be_understood_is_taken_out_like_other_damage() -> No
     disk = a_disk(s1=log)
     assert refused(disk).offset == log.offsets[2]
     assert keys(recovered(disk, repair=True).state) == {b"a", b"b"}
-    assert disk.read(f"{LOG}/000000001.log") == bytes(log)[: log.offsets[2]] + bytes(
-        log.data[log.offsets[3] :]
-    )
+    assert disk.read(ONE) == bytes(log)[: log.offsets[2]] + bytes(log.data[log.offsets[3] :])
 
 
 def test_repair_after_a_failure_at_any_of_its_calls_still_repairs() -> None:
     log = sample()
-    data = bytearray(bytes(log))
-    data[log.offsets[2] + 30] ^= 4
+    data = flipped(log, log.offsets[2] + 30, 4)
     start = a_disk(s1=bytes(data), s3=SegmentBuilder(2, ids_from=100))
     expected = contents(recovered(start.kill(), repair=True).state)
     call = 0

@@ -168,9 +168,7 @@ def test_gap_of_an_archive_ends_the_view_events_or_is_a_row(
     with pytest.raises(LogCorruptError, match=rf"segment {lost} is not there .*mode=permissive"):
         view(tmp_path)
     found = view(tmp_path, mode="permissive")
-    assert [row["_corrupt"] for row in found if row["_corrupt"]] == [
-        f"{tmp_path}: segment {lost} is not there"
-    ]
+    assert corrupt(found) == [f"{tmp_path}: segment {lost} is not there"]
     assert told_by(found) == told(extracted(path for path in archived if path.exists()))
 
 
@@ -201,7 +199,7 @@ def test_gap_that_the_state_of_an_archive_names_ends_the_view_events_where_it_ad
             with pytest.raises(LogCorruptError, match=re.escape(expected[0])):
                 view(tmp_path)
         found = view(tmp_path, mode="permissive")
-        texts = [row["_corrupt"] for row in found if row["_corrupt"]]
+        texts = corrupt(found)
         assert texts == [f"{tmp_path}: {text}" for text in expected]
         assert len(found) > len(texts)
         # a stream begins at what is there
@@ -218,9 +216,7 @@ def test_damaged_segment_of_an_archive_ends_the_view_events_or_is_a_row(
     with pytest.raises(LogCorruptError, match="another checksum"):
         view(tmp_path)
     found = view(tmp_path, mode="permissive")
-    assert [row["_corrupt"] for row in found if row["_corrupt"]] == [
-        f"{archived[2]}: the segment has another checksum"
-    ]
+    assert corrupt(found) == [f"{archived[2]}: the segment has another checksum"]
     assert told_by(found) == told(extracted(archived[:2] + archived[3:]))
 
 
@@ -236,7 +232,7 @@ def test_segment_of_an_archive_that_is_shorter_than_it_was_sealed_is_named(
     (tmp_path / ArchivedSegment(3, google_crc32c.value(data)).name).write_bytes(data)
     with pytest.raises(LogCorruptError, match=r"segment 3 before it had .* when it was sealed"):
         view(tmp_path)
-    texts = [row["_corrupt"] for row in view(tmp_path, mode="permissive") if row["_corrupt"]]
+    texts = corrupt(view(tmp_path, mode="permissive"))
     assert len(texts) == 1
     assert texts[0].startswith(f"{archived[3]}: segment 3 before it had ")
 
@@ -249,9 +245,13 @@ def test_gap_of_a_table_is_a_row_of_the_view_events_in_mode_permissive(
     copy_archive(kept, archive)[2].unlink()
     take_archive(OsDisk(), str(archive), events_on(OsDisk(), str(tmp_path / "out")))
     found = view(table, mode="permissive")
-    texts = [row["_corrupt"] for row in found if row["_corrupt"]]
+    texts = corrupt(found)
     assert texts == [f"{table}: segment 3 is not there"]
     assert len(found) == len(view(table)) + 1
+
+
+def corrupt(rows: list[dict[str, object]]) -> list[object]:
+    return [row["_corrupt"] for row in rows if row["_corrupt"]]
 
 
 def view(directory: Path, **options: str) -> list[dict[str, object]]:

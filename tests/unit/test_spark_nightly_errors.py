@@ -102,12 +102,17 @@ def run_process(code: str, *options: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def one_line(ended: tuple[int, str], code: int) -> str:
+    """Return the line that a run said, which ended with this code."""
+    assert ended[0] == code, ended
+    assert len(ended[1].splitlines()) == 1
+    return ended[1]
+
+
 def test_connect_error_without_a_daemon_at_the_address(tmp_path: Path) -> None:
     server = f"unix:{tmp_path}/nobody"
-    code, said = run_process(RUN, "--server", server, "--output", str(tmp_path))
-    assert code == UNAVAILABLE
+    said = one_line(run_process(RUN, "--server", server, "--output", str(tmp_path)), UNAVAILABLE)
     assert said.startswith("fj-nightly: ")
-    assert len(said.splitlines()) == 1
 
 
 def test_snapshot_that_is_missing_is_an_error(run: Run, tmp_path: Path) -> None:
@@ -124,30 +129,24 @@ def test_snapshot_that_is_missing_is_an_error(run: Run, tmp_path: Path) -> None:
 
 def test_log_that_is_no_snapshot_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
-    code, said = run("--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
-    assert code == IO
+    said = one_line(run("--snapshot", str(tmp_path), "--output", str(tmp_path / "out")), IO)
     assert "or a daemon has started here (name the directory" in said
-    assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_date_in_the_future_is_refused_before_a_snapshot_is_taken(run: Run, tmp_path: Path) -> None:
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
-    code, said = run(*options, "--date", str(tomorrow))
-    assert code == USAGE
+    said = one_line(run(*options, "--date", str(tomorrow)), USAGE)
     assert said.startswith(f"fj-nightly: --date {tomorrow} has not ended in UTC (the last day")
-    assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_archive_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
     options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
     for name, problem in (("gone", "is no directory"), (".", "holds no archive")):
-        code, said = run(*options, "--archive", str(tmp_path / name))
-        assert code == USAGE
+        said = one_line(run(*options, "--archive", str(tmp_path / name)), USAGE)
         assert f"{problem} (name the daemon's --archive-dir)" in said
-        assert len(said.splitlines()) == 1
 
 
 class WorkBeganError(Exception):
@@ -206,10 +205,8 @@ def test_output_that_cannot_be_written_is_an_error(
     run: Run, tmp_path: Path, snapshot: str, without_java: None
 ) -> None:
     (tmp_path / "file").write_text("")
-    code, said = run("--snapshot", snapshot, "--output", f"{tmp_path}/file/out")
-    assert code == IO
+    said = one_line(run("--snapshot", snapshot, "--output", f"{tmp_path}/file/out"), IO)
     assert "the output cannot be written: " in said
-    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("option", ["--output", "--history"])
@@ -220,10 +217,10 @@ def test_place_in_a_snapshot_or_nowhere_is_refused_before_any_work(
     other = {"--output": str(tmp_path / "out"), "--history": str(tmp_path / "history")}
     for place, told in ((f"{snapshot}/x", "is in the snapshot "), ("", "an empty path names no ")):
         given = other | {option: place}
-        code, said = run("--snapshot", snapshot, *(word for pair in given.items() for word in pair))
-        assert code == USAGE
+        said = one_line(
+            run("--snapshot", snapshot, *(word for pair in given.items() for word in pair)), USAGE
+        )
         assert told in said
-        assert len(said.splitlines()) == 1
     assert sorted(Path(snapshot).iterdir()) == before
     assert not list(tmp_path.glob("out/*"))
     assert not (tmp_path / "history").exists()
@@ -277,10 +274,8 @@ def test_master_is_tried_before_a_snapshot_is_taken(
     master: str, ended: int, told: str, run: Run, tmp_path: Path, without_java: None
 ) -> None:
     options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
-    code, said = run(*options, "--master", master)
-    assert code == ended
+    said = one_line(run(*options, "--master", master), ended)
     assert said.startswith(f"fj-nightly: {told}")
-    assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -289,10 +284,8 @@ def test_java_that_is_missing_is_an_error(
 ) -> None:
     monkeypatch.setattr(java, "find_spec", lambda name: None)
     options = ("--snapshot", snapshot, "--output", str(tmp_path / "out"))
-    code, said = run(*options)
-    assert code == UNAVAILABLE
+    said = one_line(run(*options), UNAVAILABLE)
     assert said.startswith("fj-nightly: Spark needs Java 17 or newer: ")
-    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pyarrow", "jinja2"])
@@ -415,7 +408,5 @@ def test_history_that_cannot_be_created_is_an_error_of_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     options = ("--snapshot", snapshot, "--output", str(tmp_path / "out"))
-    code, said = run(*options, "--history", f"{tmp_path}/file/history")
-    assert code == IO
+    said = one_line(run(*options, "--history", f"{tmp_path}/file/history"), IO)
     assert said.startswith(f"fj-nightly: {tmp_path}/file/history: cannot create: ")
-    assert len(said.splitlines()) == 1
