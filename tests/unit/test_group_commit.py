@@ -1,4 +1,4 @@
-"""None"""
+"""Group commit: one write and one sync for all who wait, and slow syncs in a thread."""
 
 from __future__ import annotations
 

@@ -28,6 +28,17 @@ async def page(_: HttpRequest) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, BODY)
 
 
+def serving(
+    handler: Callable[[HttpRequest], Awaitable[HttpResponse]], **options: int
+) -> HttpServer:
+    """Return a server of one page."""
+    return HttpServer({"/page": Route(handler)}.get, lambda _: "", **options)
+
+
+async def large(_: HttpRequest) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, bytes(10_000_000))
+
+
 async def test_http_request_names_its_peer_as_an_address_is_written() -> None:
     asked: list[HttpRequest] = []
 
@@ -38,7 +49,7 @@ async def test_http_request_names_its_peer_as_an_address_is_written() -> None:
     for host, written in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")):
         [listener] = await trio.open_tcp_listeners(0, host=host)
         async with trio.open_nursery() as nursery:
-            server = HttpServer({"/page": Route(kept)}.get, lambda _: "")
+            server = serving(kept)
             nursery.start_soon(server.run, [listener])
             stream = await trio.open_tcp_stream(host, listener.socket.getsockname()[1])
             await stream.send_all(GET)
@@ -60,7 +71,7 @@ async def converse(
 ) -> None:
     """Let a client talk to a server; the test fails if the server raises or goes on for ever."""
     ours, theirs = socket_pair()
-    server = server or HttpServer({"/page": Route(page)}.get, lambda _: "")
+    server = server or serving(page)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, theirs)
         await talk(ours)
@@ -329,9 +340,6 @@ async def test_byte_now_and_then_does_not_help(autojump_clock: trio.testing.Mock
 
 
 async def test_client_that_does_not_read_is_closed(autojump_clock: trio.testing.MockClock) -> None:
-    async def large(_: HttpRequest) -> HttpResponse:
-        return HttpResponse(HTTPStatus.OK, bytes(10_000_000))
-
     async def talk(stream: trio.SocketStream) -> None:
         started = trio.current_time()
         await stream.send_all(GET)
@@ -344,7 +352,7 @@ async def test_client_that_does_not_read_is_closed(autojump_clock: trio.testing.
         assert len(await read_all(stream)) < 10_000_000
         assert trio.current_time() - started < limits.HTTP_SECONDS_MAX + 2
 
-    server = HttpServer({"/page": Route(large)}.get, lambda _: "")
+    server = serving(large)
     await converse(talk, server)
 
 
@@ -364,7 +372,7 @@ async def test_closing_connection_lingers_for_a_second(
 
 
 async def test_connection_that_asked_longest_ago_makes_room() -> None:
-    server = HttpServer({"/page": Route(page)}.get, lambda _: "", connections_max=2)
+    server = serving(page, connections_max=2)
     async with trio.open_nursery() as nursery:
         scraper, silent, newcomer = [socket_pair() for _ in range(3)]
         for _, theirs in (scraper, silent):
@@ -382,7 +390,7 @@ async def test_connection_that_asked_longest_ago_makes_room() -> None:
 
 
 async def test_http_connections_that_linger_are_bounded_too() -> None:
-    server = HttpServer({"/page": Route(page)}.get, lambda _: "", connections_max=2)
+    server = serving(page, connections_max=2)
     async with trio.open_nursery() as nursery:
         pairs = [socket_pair() for _ in range(10)]
         for at, (ours, theirs) in enumerate(pairs):
@@ -407,7 +415,7 @@ async def test_http_response_that_h11_does_not_send_ends_its_connection_alone(
     async def bad(_: HttpRequest) -> HttpResponse:
         return HttpResponse(HTTPStatus.OK, BODY, headers=((b"x", b"two\r\nlines"),))
 
-    server = HttpServer({"/page": Route(bad)}.get, lambda _: "")
+    server = serving(bad)
     assert await said(GET, eof=False, server=server) == b""
     assert server.connections == 0
     [message] = caplog.messages
@@ -418,7 +426,7 @@ async def test_http_handler_that_fails_costs_one_answer(caplog: pytest.LogCaptur
     async def failing(_: HttpRequest) -> HttpResponse:
         raise KeyError("a fault of the page")
 
-    server = HttpServer({"/page": Route(failing)}.get, lambda _: "")
+    server = serving(failing)
     [(status, headers, body)] = parsed(await said(GET, eof=False, server=server), "GET")
     assert (status, headers["connection"], body) == (500, "close", b"")
     [record] = caplog.records
@@ -440,11 +448,8 @@ async def test_http_method_in_lower_case_is_a_bad_request(
 
 
 async def test_http_server_ends_at_once_beside_a_client_that_does_not_read() -> None:
-    async def large(_: HttpRequest) -> HttpResponse:
-        return HttpResponse(HTTPStatus.OK, bytes(10_000_000))
-
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    server = HttpServer({"/page": Route(large)}.get, lambda _: "")
+    server = serving(large)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run, [listener])
         stream = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
@@ -463,7 +468,7 @@ async def test_http_server_ends_at_once_beside_a_client_that_does_not_read() -> 
     "sent", [b"", GET, GET * 3, b"garbage\r\n\r\n", GET[:-5], GET.replace(b"GET", b"POST")]
 )
 async def test_http_connection_that_has_ended_leaves_no_old_garbage(sent: bytes) -> None:
-    server = HttpServer({"/page": Route(page)}.get, lambda _: "")
+    server = serving(page)
 
     async def talk(stream: trio.SocketStream) -> None:
         await stream.send_all(GET)

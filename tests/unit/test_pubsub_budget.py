@@ -87,23 +87,29 @@ def goes_until_told(engine: Engine, session: Hashable) -> int:
     return goes
 
 
-def test_expressions_of_one_session_hold_up_no_notification_of_another() -> None:
-    engine = Engine()
+def listen_to_many(engine: Engine) -> None:
     for identifier in range(1000):
         listen(engine, HEAVY, identifier, Query.REGEX, b"[a-m]{8}%d[a-z]" % identifier)
-    listen(engine, LIGHT, 1, Query.RANGE, b"last", b"last")
+
+
+def change_many(engine: Engine) -> None:
     for number in range(200):
         change(engine, bytes(2000) + b"%d" % number)
+
+
+def test_expressions_of_one_session_hold_up_no_notification_of_another() -> None:
+    engine = Engine()
+    listen_to_many(engine)
+    listen(engine, LIGHT, 1, Query.RANGE, b"last", b"last")
+    change_many(engine)
     change(engine, b"last")
     assert goes_until_told(engine, LIGHT) < 10
 
 
 def test_sessions_with_expressions_take_turns() -> None:
     engine = Engine()
-    for identifier in range(1000):
-        listen(engine, HEAVY, identifier, Query.REGEX, b"[a-m]{8}%d[a-z]" % identifier)
-    for number in range(200):
-        change(engine, bytes(2000) + b"%d" % number)
+    listen_to_many(engine)
+    change_many(engine)
     while len(engine.store.changes):
         engine.notifications.match()
     listen(engine, LIGHT, 1, Query.REGEX, b"las[tT]")

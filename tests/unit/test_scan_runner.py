@@ -39,22 +39,31 @@ from fastjournald.tasks.scan_runner import Place, ScanQueue, ScanRunner
 NUMBER = 20_000
 
 
-async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_turn() -> None:
+def indexed() -> tuple[Engine, Any]:
+    """Return an engine, and its sorted keys."""
     engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
+    return engine, engine.store.keys.sorted_keys()
+
+
+def a_runner(engine: Engine, turns: TurnBudget | None = None) -> ScanRunner:
+    """Return a runner that only keeps the index."""
+    turns = turns or TurnBudget(engine.store)
+    runtime: Any = SimpleNamespace(engine=engine, counters=Counters(), turns=turns)
+    waits: Any = None
+    return ScanRunner(runtime, waits, waits)
+
+
+async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_turn() -> None:
+    engine, index = indexed()
     # keys that have gone are merged the fastest
     index.pending += [b"%d" % number for number in range(NUMBER)]
     index.sort_pending(NUMBER // 2)
     index.fresh = {b"fresh %d" % number: False for number in range(1000)}
     index.gone += [b"gone %d" % number for number in range(1000)]
-    runtime: Any = SimpleNamespace(
-        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
-    )
-    waits: Any = None
     works = []
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ScanRunner(runtime, waits, waits).keep_index)
+            nursery.start_soon(a_runner(engine).keep_index)
             while not index.idle():
                 before = engine.store.work
                 await trio.lowlevel.checkpoint()
@@ -67,12 +76,9 @@ async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_
 
 async def test_keys_that_have_gone_are_taken_out_in_a_turn_of_their_own() -> None:
     """The client whose requests removed them does not wait for that, and is as alone as before."""
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
+    engine, index = indexed()
     turns = TurnBudget(engine.store)
-    runtime: Any = SimpleNamespace(engine=engine, counters=Counters(), turns=turns)
-    waits: Any = None
-    runner = ScanRunner(runtime, waits, waits)
+    runner = a_runner(engine, turns)
     client = Share()
     engine.store.work += ALONE_WORK
     turns.charge(client)
@@ -96,13 +102,10 @@ async def test_keys_that_have_gone_are_taken_out_in_a_turn_of_their_own() -> Non
 
 
 def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_far_too_many() -> None:
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
-    waits: Any = None
-    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    engine, index = indexed()
     number = GONE_KEYS_KEPT + GONE_KEYS_LEFT + 1
     index.gone += [b"%d" % at for at in range(number)]
-    ScanRunner(runtime, waits, waits).relieve_index()
+    a_runner(engine).relieve_index()
     assert len(index.gone) == number - RELIEVED_KEYS
 
 
@@ -110,14 +113,11 @@ def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_far_too_many()
 def test_keys_that_have_gone_are_taken_out_at_once_where_they_are_few_and_long(
     key_bytes: int, taken: int
 ) -> None:
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
-    waits: Any = None
-    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    engine, index = indexed()
     number = GONE_BYTES_LEFT // KEY_BYTES_MAX
     assert GONE_KEYS_MAX < number < GONE_KEYS_LEFT
     index.gone += [b"%d" % at * (key_bytes // 4) for at in range(1000, 1000 + number)]
-    ScanRunner(runtime, waits, waits).relieve_index()
+    a_runner(engine).relieve_index()
     assert len(index.gone) == number - taken
 
 
@@ -126,16 +126,11 @@ async def test_sorted_runs_become_few_keys_beside_a_stream_without_an_idle_momen
     keys_a_ms: int, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RUN_KEYS_KEPT", 1000)
-    engine = Engine(Settings())
-    index = engine.store.keys.sorted_keys()
+    engine, index = indexed()
     for run in range(5):
         index.pending += [b"%d" % number for number in range(run, NUMBER, 5)]
         index.sort_pending(NUMBER)
-    runtime: Any = SimpleNamespace(
-        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
-    )
-    waits: Any = None
-    runner = ScanRunner(runtime, waits, waits)
+    runner = a_runner(engine)
     noted = 0
     # of the event loop's clock, which does not pass while keys are merged
     with trio.fail_after(10):
