@@ -415,19 +415,8 @@ def test_address_is_read_and_written_back(text: str, address: object) -> None:
 NO_ADDRESSES = [
     *("", "localhost", ":9923", "::1:9923", "::1", "[::1]", "[::1]9923", "[::1:9923", "a]:1"),
     *("localhost:0", "localhost:65536", "localhost:-1", "localhost:x", "localhost:²", "[]:1"),
-    *(
-        "tls://",
-        "tls://:1",
-        "tls://unix:/x",
-        "https://h:1",
-        "unix:",
-        "unix:a\0b",
-        "a..b:1",
-        ".:1",
-        "a" * 64 + ":1",
-        "a\0b:1",
-        "ü" * 64 + ":1",
-    ),
+    *("tls://", "tls://:1", "tls://unix:/x", "https://h:1", "unix:", "unix:a\0b", "a..b:1"),
+    *(".:1", "a" * 64 + ":1", "a\0b:1", "ü" * 64 + ":1"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""None"""
+"""Locks of a log: one process appends, readers share, a rewrite waits for them."""
 
 from __future__ import annotations
 

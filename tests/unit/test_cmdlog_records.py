@@ -1,4 +1,4 @@
-"""None"""
+"""Records of the log: bytes that are cut, flipped or foreign, and what workq takes."""
 
 from __future__ import annotations
 

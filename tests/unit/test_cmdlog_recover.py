@@ -1,3 +1,5 @@
+"""Recovery: torn tails, damage, missing segments, and repairs of them."""
+
 from __future__ import annotations
 
 import errno

@@ -1,4 +1,4 @@
-"""None"""
+"""Replay: the state that records of a log lead to, also of damaged and foreign logs."""
 
 from __future__ import annotations
 

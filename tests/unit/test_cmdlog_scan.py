@@ -1,4 +1,4 @@
-"""None"""
+"""Scan of a segment: torn tails and damage, and the worker that reads ahead."""
 
 from __future__ import annotations
 

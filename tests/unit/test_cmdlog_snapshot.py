@@ -1,3 +1,5 @@
+"""Snapshots: whole or not there, verified, pruned."""
+
 from __future__ import annotations
 
 import errno

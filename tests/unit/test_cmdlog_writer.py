@@ -1,3 +1,5 @@
+"""Writer of the log: segments in order, durable records, failures that last."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Options of the daemon: by flag and by file, their bounds, and errors that name them."""
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""None"""
+"""Disks: the real one and the simulated one do the same, and fail in the same words."""
 
 from __future__ import annotations
 

@@ -344,42 +344,36 @@ def test_clock_skew_of_a_record_older_than_an_hour_is_dead_at_once(
 
 
 SET, OVERWRITE = Function.SET, Flag.OVERWRITE
+DEAD, HOLD, LATER = Disposition.DEAD, Disposition.HOLD, Disposition.LATER
+REFUSED = (
+    *("too-large", "bad-key", "bad-value", "bad-regex", "bad-cursor", "bad-request"),
+    "bad-weather",
+)
+UNAVAILABLE = (
+    *("read-only", "not-persisted", "busy", "shutting-down", "auth-required", "auth-failed"),
+    *("auth-of-the-future", "unsupported-version"),
+)
 TABLE = [
     ("", SET, 0, Disposition.DONE),
     ("stale", SET, 0, Disposition.DONE),
     ("stale", Function.DELETE, 0, Disposition.DONE),
     ("exists", SET, 0, Disposition.DONE),
-    ("exists", SET, OVERWRITE, Disposition.DEAD),
-    ("exists", Function.RENAME, 0, Disposition.DEAD),
-    ("exists", Function.LINK, 0, Disposition.DEAD),
+    ("exists", SET, OVERWRITE, DEAD),
+    ("exists", Function.RENAME, 0, DEAD),
+    ("exists", Function.LINK, 0, DEAD),
     ("not-found", Function.DELETE, 0, Disposition.DONE),
-    ("not-found", Function.ADD, 0, Disposition.DEAD),
-    ("too-large", SET, 0, Disposition.DEAD),
-    ("type-mismatch", Function.ADD, 0, Disposition.DEAD),
-    ("unknown-function", 99, 0, Disposition.DEAD),
-    ("overflow", Function.ADD, 0, Disposition.DEAD),
-    ("lease-lost", Function.RELEASE, 0, Disposition.DEAD),
-    ("not-owner", Function.UNLOCK, 0, Disposition.DEAD),
-    ("bad-key", SET, 0, Disposition.DEAD),
-    ("bad-value", SET, 0, Disposition.DEAD),
-    ("bad-regex", SET, 0, Disposition.DEAD),
-    ("bad-cursor", SET, 0, Disposition.DEAD),
-    ("bad-request", SET, 0, Disposition.DEAD),
-    ("bad-weather", SET, 0, Disposition.DEAD),
+    ("not-found", Function.ADD, 0, DEAD),
+    ("type-mismatch", Function.ADD, 0, DEAD),
+    ("unknown-function", 99, 0, DEAD),
+    ("overflow", Function.ADD, 0, DEAD),
+    ("lease-lost", Function.RELEASE, 0, DEAD),
+    ("not-owner", Function.UNLOCK, 0, DEAD),
+    *((code, SET, 0, DEAD) for code in REFUSED),
     ("clock-skew", SET, 0, Disposition.SKEWED),
-    ("locked", SET, 0, Disposition.LATER),
-    ("worked-on", Function.RENAME, 0, Disposition.LATER),
-    ("forbidden", SET, 0, Disposition.LATER),
-    ("a-code-of-the-future", SET, 0, Disposition.LATER),
-    ("read-only", SET, 0, Disposition.HOLD),
-    ("not-persisted", SET, 0, Disposition.HOLD),
-    ("not-readable", Function.KICK, 0, Disposition.LATER),
-    ("busy", SET, 0, Disposition.HOLD),
-    ("shutting-down", SET, 0, Disposition.HOLD),
-    ("auth-required", SET, 0, Disposition.HOLD),
-    ("auth-failed", SET, 0, Disposition.HOLD),
-    ("auth-of-the-future", SET, 0, Disposition.HOLD),
-    ("unsupported-version", SET, 0, Disposition.HOLD),
+    ("worked-on", Function.RENAME, 0, LATER),
+    ("not-readable", Function.KICK, 0, LATER),
+    *((code, SET, 0, LATER) for code in ("locked", "forbidden", "a-code-of-the-future")),
+    *((code, SET, 0, HOLD) for code in UNAVAILABLE),
 ]
 
 

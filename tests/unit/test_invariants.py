@@ -187,9 +187,8 @@ FAULTS = (
 def test_invariants_fail_where_one_part_says_something_else(
     fault: Callable[[Store], None], s: Subject
 ) -> None:
-    target = s.target
-    assert isinstance(target, EngineSubject)
-    target.engine.check()
-    fault(target.engine.store)
+    engine = s.target.engine
+    engine.check()
+    fault(engine.store)
     with pytest.raises(AssertionError):
-        target.engine.check()
+        engine.check()

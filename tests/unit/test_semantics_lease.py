@@ -169,19 +169,18 @@ def test_lease_with_a_bound_buries_at_a_failed_attempt(s: Subject) -> None:
     ]
 
 
+BAD_OPTIONS = (
+    *(b'{"attempt":1}', b'{"attempts":-1}', b'{"attempts":9223372036854775808}', b"[1]", b""),
+    *(b'{"attempts":"1"}', b'{"attempts":1.5}', b'{"\xff":1}'),
+)
+
+
 @pytest.mark.rule("NEXT: the value, of type string, is a JSON object of options")
 @pytest.mark.parametrize("flags", [0, Flag.LISTEN, Flag.OVERWRITE])
 @pytest.mark.parametrize(
     ("value", "kind", "code"),
     [
-        (b'{"attempt":1}', ValueType.STRING, "bad-value"),
-        (b'{"attempts":-1}', ValueType.STRING, "bad-value"),
-        (b'{"attempts":9223372036854775808}', ValueType.STRING, "bad-value"),
-        (b'{"attempts":"1"}', ValueType.STRING, "bad-value"),
-        (b'{"attempts":1.5}', ValueType.STRING, "bad-value"),
-        (b"[1]", ValueType.STRING, "bad-value"),
-        (b"", ValueType.STRING, "bad-value"),
-        (b'{"\xff":1}', ValueType.STRING, "bad-value"),
+        *((bad, ValueType.STRING, "bad-value") for bad in BAD_OPTIONS),
         (b'{"attempts":1}', ValueType.BUFFER, "bad-value"),
         pytest.param(b"{%4095s}" % b"", ValueType.STRING, "too-large", id="4,097 bytes"),
         pytest.param(b"{%4094s}" % b"", ValueType.STRING, "", id="4,096 bytes"),

@@ -209,44 +209,28 @@ async def test_connections_together_wait_for_so_much_work(
         assert codes([await peers[1].ask(listen(b"a"), NOP)]) == [""]
 
 
-async def leave(peer: Peer) -> None:
-    await trio.aclose_forcefully(peer.stream)
-
-
-async def send_end(peer: Peer) -> None:
-    await peer.stream.send_eof()
-
-
-async def send_quit(peer: Peer) -> None:
-    await peer.send(request(Function.QUIT))
-
-
-async def send_garbage(peer: Peer) -> None:
-    await peer.stream.send_all(b"garbage, and enough of it to be judged")
-
-
-async def send_half(peer: Peer) -> None:
-    await peer.stream.send_all(encode_request(set_(b"k"))[:-1])
+HALF = encode_request(set_(b"k"))[:-1]
 
 
 async def send_half_and_end(peer: Peer) -> None:
-    await send_half(peer)
+    await peer.stream.send_all(HALF)
     await peer.stream.send_eof()
 
 
-async def stay(peer: Peer) -> None:
-    await trio.lowlevel.checkpoint()
-
-
-async def take_nothing(peer: Peer) -> None:
-    await peer.send(NOP)
+ENDS: dict[str, Callable[[Peer], Awaitable[object]]] = {
+    "leave": lambda peer: trio.aclose_forcefully(peer.stream),
+    "send_end": lambda peer: peer.stream.send_eof(),
+    "send_quit": lambda peer: peer.send(request(Function.QUIT)),
+    "send_garbage": lambda peer: peer.stream.send_all(b"garbage, and enough of it to be judged"),
+    "send_half": lambda peer: peer.stream.send_all(HALF),
+    "send_half_and_end": send_half_and_end,
+    "stay": lambda _: trio.lowlevel.checkpoint(),
+    "take_nothing": lambda peer: peer.send(NOP),
+}
 
 
 @pytest.mark.parametrize("lockstep", [False, True])
-@pytest.mark.parametrize(
-    "end",
-    [leave, send_end, send_quit, send_garbage, send_half, send_half_and_end, stay, take_nothing],
-)
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 async def test_session_that_is_over_leaves_memory_at_once_without_garbage_collection(
     end: Callable[[Peer], Awaitable[None]], lockstep: bool, autojump_clock: MockClock
 ) -> None:
