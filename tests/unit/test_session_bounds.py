@@ -212,19 +212,27 @@ async def test_connections_together_wait_for_so_much_work(
 HALF = encode_request(set_(b"k"))[:-1]
 
 
+async def leave(peer: Peer) -> None:
+    await trio.aclose_forcefully(peer.stream)
+
+
+async def stay(_: Peer) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 async def send_half_and_end(peer: Peer) -> None:
     await peer.stream.send_all(HALF)
     await peer.stream.send_eof()
 
 
 ENDS: dict[str, Callable[[Peer], Awaitable[object]]] = {
-    "leave": lambda peer: trio.aclose_forcefully(peer.stream),
+    "leave": leave,
     "send_end": lambda peer: peer.stream.send_eof(),
     "send_quit": lambda peer: peer.send(request(Function.QUIT)),
     "send_garbage": lambda peer: peer.stream.send_all(b"garbage, and enough of it to be judged"),
     "send_half": lambda peer: peer.stream.send_all(HALF),
     "send_half_and_end": send_half_and_end,
-    "stay": lambda _: trio.lowlevel.checkpoint(),
+    "stay": stay,
     "take_nothing": lambda peer: peer.send(NOP),
 }
 
