@@ -14,8 +14,8 @@ from types import ModuleType
 from fastjournal.protocol import constants
 from fastjournal.protocol.constants import ErrorCode
 from fastjournal.protocol.functions import Function, RequiredRights, Right
-from tests.docs.protocol_rules import DOCS
 
+DOCS = Path(__file__).parents[2] / "docs"
 PROTOCOL = DOCS / "protocol.md"
 
 

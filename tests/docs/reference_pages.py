@@ -21,7 +21,6 @@ from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournald.config.options import DECLARED, UNITS, DeclaredOption
 from fastjournald.observability.metrics import Metrics
 from fj_forwarder.http_metrics import ForwarderMetrics
-from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, context_of, subcommands
 from tests.docs.protocol_pages import attribute_docs, errors_table
 from tests.observed_daemon import ObservedDaemon
@@ -297,7 +296,6 @@ PAGES: dict[str, tuple[str, str, Callable[[], str]]] = {
     "configuration.md": ("Configuration", "the type of the configuration file", options_page),
     **{f"{name}.md": _command(name) for name in PROGRAMS},
     "api.md": ("Python API", "docstrings", api_page),
-    "protocol-tests.md": ("Tests of the protocol", "marks of the tests", protocol_rules.page),
     "errors.md": ("Errors", "the codes of the protocol, and the exceptions", errors_page),
     "metrics.md": ("Metrics", "a scrape", metrics_page),
     "limits.md": ("Limits", "the module of all bounds", limits_page),

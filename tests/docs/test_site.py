@@ -18,7 +18,6 @@ from fastjournal import errors
 from fastjournal.client import Client, Job, SyncClient, SyncJob
 from fastjournal.protocol.constants import ErrorCode
 from fastjournald.config.options import Config
-from tests.docs import protocol_rules
 from tests.docs.manual_pages import PROGRAMS, subcommands_of
 from tests.system.staging import ROOT
 
@@ -104,15 +103,6 @@ def test_site_reference_has_the_text_of_both_clients_where_it_is_written_once(si
     assert page.count("Hold a lock on an entry while the block runs") == len((Client, SyncClient))
     assert page.count("Renew a lease (with its token)") == len((Client, SyncClient))
     assert page.count("The delay is doubled for each earlier failure") == len((Client, SyncClient))
-
-
-def test_site_reference_has_the_tests_of_each_rule(site: Path) -> None:
-    page = text_of(site, "reference/protocol-tests.html")
-    rules = protocol_rules.shown()
-    assert len(rules) > 20
-    assert not [head for head in rules if head not in page]
-    tests = {test for of_head in rules.values() for shown in of_head.values() for test in shown}
-    assert not [test for test in tests if test not in page]
 
 
 def test_site_reference_has_all_metrics(site: Path) -> None:

@@ -124,7 +124,6 @@ def test_top_that_is_terminated_restores_the_terminal(terminal: Top) -> None:
     assert "\x1b[?1049l" in terminal.written, "the screen of before is back"
 
 
-@pytest.mark.rule("STATS: `syncs`, `sync_us`")
 def test_top_without_a_terminal_writes_samples_as_json(cli: Cli, client: SyncClient) -> None:
     client.set("pages:1:0:x", "v")
     first, second = cli.json("top", "--count", "2", "--interval", "100ms")

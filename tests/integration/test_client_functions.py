@@ -181,7 +181,6 @@ async def test_pause_and_resume(client: AnyClient) -> None:
     assert len(await client.next("d")) == 1
 
 
-@pytest.mark.rule("STATS: `log_bytes`", "STATS: `log_live_bytes`", "STATS: `uptime_us`")
 async def test_stats_have_types(client: AnyClient) -> None:
     await client.set(JOB, b"12345", uri="uri:1")
     of_daemon = await client.daemon_stats()

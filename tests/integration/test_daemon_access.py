@@ -106,7 +106,6 @@ def test_tls_lets_in_clients_with_a_certificate_of_the_right_authority(
         assert "certificate has expired" in daemon.said()
 
 
-@pytest.mark.rule("Rights (authorization): If the daemon has tokens")
 def test_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options) as daemon:
@@ -207,7 +206,6 @@ def test_certificate_that_is_renewed_counts_after_sighup_for_new_connections(
         assert daemon.stop() == 0, "the reload that waits for the pipe holds up the stop"
 
 
-@pytest.mark.rule("STATS: `connections`")
 def test_tokens_of_a_new_file_count_after_sighup_and_end_connections_of_removed_ones(
     tmp_path: Path,
 ) -> None:

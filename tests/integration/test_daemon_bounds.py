@@ -105,9 +105,6 @@ FLOODS = {
 }
 
 
-@pytest.mark.rule(
-    "Replies: order and backpressure: The daemon stops reading from a client that does not read"
-)
 @pytest.mark.parametrize("kind", FLOODS)
 def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
     tmp_path: Path, kind: str

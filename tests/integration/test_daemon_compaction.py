@@ -158,7 +158,6 @@ def verify(path: Path, *, killed: bool = False) -> None:
     assert done.returncode == bool(found), done.stdout + done.stderr
 
 
-@pytest.mark.rule("STATS: `log_segments`")
 def test_compaction_shrinks_the_log_and_a_restart_finds_the_same(tmp_path: Path) -> None:
     churn = Churn()
     daemon = DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1", "--http", "127.0.0.1:0")

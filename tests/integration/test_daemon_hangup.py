@@ -61,10 +61,6 @@ def daemon_on(transport: str, directory: Path) -> Iterator[Callable[[], RawClien
             yield lambda: RawClient(daemon.address)
 
 
-@pytest.mark.rule(
-    "NEXT: Hang-up",
-    "NEXT: the end of the client's stream (FIN) ends its waits",
-)
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE], ids=["lease", "pop"])
 @pytest.mark.parametrize("end", [fin, half_close, reset])
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
@@ -94,7 +90,6 @@ def test_hangup_ends_a_wait_before_work_is_leased(
         worker.socket.close()
 
 
-@pytest.mark.rule("NEXT: the end of the client's stream (FIN) ends its waits")
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_requests_before_a_half_close_are_answered(transport: str, tmp_path: Path) -> None:
     with daemon_on(transport, tmp_path) as connect, connect() as client:

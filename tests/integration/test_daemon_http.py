@@ -100,7 +100,6 @@ def test_daemon_that_runs_is_alive_and_ready(daemon: DaemonProcess) -> None:
     assert get(daemon, "/metrics", "POST")[0] == 405
 
 
-@pytest.mark.rule("STATS: `read_only`")
 def test_daemon_that_is_read_only_is_alive_but_not_ready(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**50)) as daemon:
         wait_until(lambda: "event=read-only" in daemon.said())

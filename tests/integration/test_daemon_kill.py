@@ -197,7 +197,6 @@ def told_done(books: Bookkeeping, key: bytes, uri: bytes, at: int, answer: Reply
     books.done.add(key)
 
 
-@pytest.mark.rule("Durability: `always`")
 def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Path) -> None:
     draw = random.Random(5)
     with DaemonProcess(tmp_path, "--cmdlog-seg-size", "60000") as daemon:

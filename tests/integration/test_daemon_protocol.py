@@ -68,9 +68,6 @@ BAD_FRAMES = {
 }
 
 
-@pytest.mark.rule(
-    "Framing errors: Earlier replies are sent first, and only that connection is closed"
-)
 @pytest.mark.parametrize("what", BAD_FRAMES)
 def test_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
     daemon: DaemonProcess, neighbour: RawClient, what: str
@@ -84,7 +81,6 @@ def test_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
         assert replies[1].identifier == identifier
 
 
-@pytest.mark.rule("Functions: 1 QUIT")
 def test_quit_is_answered_last_and_ends_the_connection(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         client.send(
@@ -145,10 +141,6 @@ def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: identifier",
-    "Replies: order and backpressure: Replies come in the order of the requests",
-)
 def test_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess) -> None:
     count = 100_000
     with RawClient(daemon.address) as client:

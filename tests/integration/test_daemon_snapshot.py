@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import google_crc32c
-import pytest
 
 from fastjournal.cmdlog.archive import archived_segment
 from fastjournal.cmdlog.snapshot import verify_snapshot
@@ -34,10 +33,6 @@ def take_snapshot(client: RawClient) -> Path:
     return Path(reply.pairs[0].value.decode())
 
 
-@pytest.mark.rule(
-    "Functions: 256 SNAPSHOT",
-    "SNAPSHOT: Functions that the published design does not have begin at 256",
-)
 def test_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:

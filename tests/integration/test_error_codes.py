@@ -149,7 +149,6 @@ def test_error_codes_each_have_a_scenario() -> None:
     assert set(SCENARIOS) == set(ErrorCode)
 
 
-@pytest.mark.rule("Errors: *")
 @pytest.mark.parametrize("code", ErrorCode, ids=str)
 def test_daemon_answers_with_the_code(code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()

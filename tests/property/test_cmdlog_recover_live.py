@@ -136,9 +136,6 @@ def assert_same(found: Recovered, daemon: Daemon) -> None:
     assert found.active == daemon.writer.active
 
 
-@pytest.mark.rule(
-    "Last writer wins (timestamps, tombstones): Every change to a persistent entry is persistent"
-)
 @pytest.mark.parametrize("attempts_max", [0, 2])
 @pytest.mark.parametrize("seed", range(25))
 def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,7 +110,6 @@ def test_encoder_alone_adds_every_width_flag() -> None:
     assert not sum(PLAIN_FLAGS) & (Flag.KEY16 | 0b110 | Flag.TIMEOUT | Flag.TTL | Flag.COUNT)
 
 
-@pytest.mark.rule("Request, client to daemon: key size, key")
 @given(requests())
 def test_request_survives_encoding_and_decoding(request: Request) -> None:
     data = encode_request(request)

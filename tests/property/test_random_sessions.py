@@ -153,7 +153,6 @@ def run(steps: Sequence[Step], seed: int, *, checks: bool = False) -> None:
     session.compare_everything()
 
 
-@pytest.mark.rule("GET: Entries that a lease leaves out")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
     for seed in range(part, SESSIONS, PARTS):

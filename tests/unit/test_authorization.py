@@ -160,14 +160,12 @@ def subsets() -> Iterator[tuple[str, ...]]:
         yield from combinations(RIGHTS, size)
 
 
-@pytest.mark.rule("Rights (authorization): If the daemon has tokens")
 def test_tables_cover_every_function() -> None:
     listed = {case.function for case in LISTED.values()}
     assert in_tables() | listed | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
 
 
-@pytest.mark.rule("Rights (authorization): *", "Rights (authorization): If the daemon has tokens")
 @pytest.mark.parametrize("name", BY_KEY)
 def test_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
     rights, function, build = BY_KEY[name]
@@ -191,9 +189,6 @@ def test_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: st
             assert code(made, build(function, key)) == expected, (given, key)
 
 
-@pytest.mark.rule(
-    "Rights (authorization): CANCEL", "CANCEL: it needs AUTH where the daemon has tokens"
-)
 def test_cancel_needs_auth_and_no_right() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
@@ -212,11 +207,6 @@ def test_cancel_needs_auth_and_no_right() -> None:
     assert code(made, cancel) == ""
 
 
-@pytest.mark.rule(
-    "Errors: `forbidden`",
-    "Rights (authorization): *",
-    "Rights (authorization): If the daemon has tokens",
-)
 @pytest.mark.parametrize("name", BY_DOMAIN)
 def test_function_needs_its_rights_for_the_domain(name: str) -> None:
     rights, function, build = BY_DOMAIN[name]
@@ -245,11 +235,6 @@ def test_list_of_names_needs_its_rights_for_any_prefix() -> None:
                     assert code(made, build(function, name)) == expected, (given, name)
 
 
-@pytest.mark.rule(
-    "Rights (authorization): STATS",
-    "Rights (authorization): SNAPSHOT",
-    "Rights (authorization): If the daemon has tokens",
-)
 @pytest.mark.parametrize("name", FOR_ALL)
 def test_rights_about_everything_need_the_empty_prefix(name: str) -> None:
     rights, function, build = FOR_ALL[name]
@@ -263,14 +248,12 @@ def test_rights_about_everything_need_the_empty_prefix(name: str) -> None:
             assert code(made, build(function, b"")) == ("" if allowed else "forbidden")
 
 
-@pytest.mark.rule("Rights (authorization): NEXT")
 def test_next_of_all_domains_by_a_token_of_some_asks_to_name_one() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
     assert "name a domain" in told(made, request(F.NEXT, at=START)).error
 
 
-@pytest.mark.rule("Rights (authorization): GET")
 @pytest.mark.parametrize("name", SCANS)
 def test_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
     made = engine()
@@ -284,11 +267,6 @@ def test_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> Non
     assert all(made.context.may_see("somebody", entry) for entry in made.store)
 
 
-@pytest.mark.rule(
-    "Errors: `auth-required`",
-    "Rights (authorization): If the daemon has tokens",
-    "Functions: 19 AUTH",
-)
 @pytest.mark.parametrize("function", Function)
 def test_auth_is_needed_for_all_but_functions_without_a_token(function: Function) -> None:
     made = engine()
@@ -323,7 +301,6 @@ URIS = {
 }
 
 
-@pytest.mark.rule("Rights (authorization): SET")
 @pytest.mark.parametrize("uri", URIS)
 def test_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     made = engine()
@@ -333,7 +310,6 @@ def test_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     assert made.store.find(b"out:1:0:a") is not None
 
 
-@pytest.mark.rule("Errors: `auth-failed`")
 def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
     made = engine()
     session_with(made, (READ,), b"")

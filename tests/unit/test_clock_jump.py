@@ -55,7 +55,6 @@ def test_clock_takes_no_step_from_a_process_that_waited_between_two_looks() -> N
     assert clock.waits_us == [], "it has looked until the looks were close together"
 
 
-@pytest.mark.rule("STATS: `clock_behind_us`")
 def test_clock_that_is_set_ahead_and_back_is_told_once_and_again_when_it_has_caught_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

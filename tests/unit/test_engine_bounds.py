@@ -136,7 +136,6 @@ def s() -> Subject:
     return Subject(EngineSubject(Rules()))
 
 
-@pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
 def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
     half = KICK_BYTES_MAX // 2 - len(b"a:1:0:0")
     sizes = (KICK_BYTES_MAX + 1, half, half, 1)
@@ -146,7 +145,6 @@ def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
     assert [s.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
 
 
-@pytest.mark.rule("PAUSE: At most 100,000 domains at a time")
 def test_pause_of_more_domains_than_the_limit_is_busy(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +254,6 @@ def test_read_only_engine_refuses_what_needs_room_and_changes_nothing(
     assert stocked.value(b"new") is None
 
 
-@pytest.mark.rule("GET: while the disk is nearly full it moves in memory only")
 @pytest.mark.parametrize("many", [False, True])
 def test_read_only_engine_does_not_fill_the_disk_by_reads(many: bool) -> None:
     """A read moves the expiry of what has a ttl, but the log does not learn of it."""
@@ -301,7 +298,6 @@ def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
     log.done(Function.LIMIT, domain, value, kind=ValueType.STRING)
 
 
-@pytest.mark.rule("LIMIT: at most 100,000 domains")
 def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastjournald.engine.handlers.domains.LIMITED_DOMAINS_MAX", 2)
     assert [limit(s, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]

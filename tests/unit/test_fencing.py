@@ -53,7 +53,6 @@ def assert_lost(s: Subject, ask: By, token: int) -> None:
     assert s.meta(JOB) == before
 
 
-@pytest.mark.rule("Errors: `lease-lost`")
 def test_lease_that_went_to_somebody_else_is_lost(s: Subject, ask: By) -> None:
     slow = leased(s)
     s.now = slow

@@ -72,7 +72,6 @@ class Log:
                 nursery.start_soon(self.client, f"c{number}")
 
 
-@pytest.mark.rule("Durability: `always`")
 async def test_commit_is_one_write_and_one_sync_for_all_who_wait() -> None:
     log = Log()
     await log.clients(50)
@@ -81,7 +80,6 @@ async def test_commit_is_one_write_and_one_sync_for_all_who_wait() -> None:
     assert log.syncs == 1
 
 
-@pytest.mark.rule("Durability: `os`")
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
 async def test_commit_of_other_policies_waits_for_the_write_only(policy: SyncPolicy) -> None:
     log = Log(policy)
@@ -339,7 +337,6 @@ async def test_gathering_ends_after_a_part_of_a_sync_where_clients_stay_away(
 # --- the policy interval ------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Durability: `interval`")
 async def test_interval_is_synced_once_and_only_if_something_was_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

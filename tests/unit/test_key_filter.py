@@ -39,7 +39,6 @@ def test_bound_that_is_too_long_is_bad_key() -> None:
     between(b"k" * KEY_BYTES_MAX, b"k" * KEY_BYTES_MAX)
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
 @pytest.mark.parametrize(
     "expression",
     [

@@ -19,7 +19,6 @@ from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
 from fastjournal.numeric import check_integer
 
 
-@pytest.mark.rule("Keys: The form of a journal key")
 @pytest.mark.parametrize(
     ("key", "parts"),
     [

@@ -66,9 +66,6 @@ def workers(s: Subject) -> list[tuple[str, int, int, int, str, int]]:
     ]
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `worked_on_since_us`, `worked_on_by`, `worker_connected`"
-)
 def test_lease_tells_who_took_it_and_since_when_until_it_ends(s: Subject) -> None:
     assert holder(s, KEYS[0]) == (0, "", 0)
     s.later(SECOND)
@@ -92,7 +89,6 @@ def test_lease_tells_who_took_it_and_since_when_until_it_ends(s: Subject) -> Non
     check(s)
 
 
-@pytest.mark.rule("STATS: `workers`")
 def test_stats_lists_workers_that_lease_or_wait(s: Subject) -> None:
     assert "workers" not in s.stats(b"")
     assert workers(s) == []
@@ -121,7 +117,6 @@ def is_cut(s: Subject) -> int:
     return cut
 
 
-@pytest.mark.rule("STATS: `workers_cut`")
 @pytest.mark.parametrize("leasing", [0, 60, WORKERS_MAX - 1, WORKERS_MAX, WORKERS_MAX + 5])
 def test_stats_of_workers_is_bounded_and_says_so(s: Subject, leasing: int) -> None:
     for number in range(leasing):

@@ -92,7 +92,6 @@ def test_reply_that_cannot_be_framed_is_refused(reply: Reply) -> None:
         encode_reply(reply)
 
 
-@pytest.mark.rule("Request, client to daemon: flags")
 def test_flags_that_follow_from_the_fields_are_not_taken_over() -> None:
     claimed = Flag.KEY16 | Flag.TIMEOUT | Flag.TTL | Flag.COUNT | 0b110
     assert decode_request(encode_request(Request(0, flags=claimed))).flags == 0
@@ -100,19 +99,16 @@ def test_flags_that_follow_from_the_fields_are_not_taken_over() -> None:
     assert decode_reply(encode_reply(reply)).flags == 0
 
 
-@pytest.mark.rule("Flags of a request: 12 (PERSIST)")
 def test_sender_sets_bit_9_for_bit_12() -> None:
     data = encode_request(Request(2, flags=Flag.PERSIST_ALIAS, key=b"k", value_type=0))
     assert data[8:10] == bytes.fromhex("0202")
 
 
-@pytest.mark.rule("Request, client to daemon: second key size, second key")
 def test_second_key_sets_the_query() -> None:
     data = encode_request(Request(2, key=b"k", second_key=b"u", value_type=0))
     assert data[8:10] == bytes.fromhex("0082")
 
 
-@pytest.mark.rule("Request, client to daemon: count")
 def test_range_without_a_count_sends_none_as_zero() -> None:
     request = Request(Function.GET, 1, RANGE, 2, b"a", second_key=b"b")
     data = encode_request(request)
@@ -122,14 +118,12 @@ def test_range_without_a_count_sends_none_as_zero() -> None:
     assert decode_request(data).count == 0
 
 
-@pytest.mark.rule("Reply, daemon to client: second key size, second key")
 def test_second_keys_are_sent_with_their_flag_only() -> None:
     pairs = [Pair(b"k", second_key=b"u" * 300)]
     assert decode_reply(encode_reply(Reply(pairs=pairs))).pairs == [Pair(b"k")]
     assert decode_reply(encode_reply(Reply(flags=Flag.TWO_KEYS, pairs=pairs))).pairs == pairs
 
 
-@pytest.mark.rule("Reply, daemon to client: error size, error")
 def test_error_is_escaped_and_cut_rather_than_refused() -> None:
     assert decode_reply(encode_error(1, 2, "bad-key \u00e9")).error == "bad-key \\xe9"
     long = "bad-key " + "x" * 70_000
@@ -200,7 +194,6 @@ def test_value_that_does_not_fit_its_type_is_refused(obj: Value, wanted: ValueTy
     assert caught.value.code == "bad-value"
 
 
-@pytest.mark.rule("Values: 3 integer", "Values: 4 float", "Values: 5 boolean")
 @pytest.mark.parametrize(
     ("value_type", "text"),
     [

@@ -276,17 +276,11 @@ def connection_for(vector: Vector) -> ServerConnection | ClientConnection:
     return ServerConnection() if isinstance(vector.message, Request) else ClientConnection()
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: *", "Flags of a request: 0 KEY16", "Flags of a request: 1-2 VALUE"
-)
 @every_request
 def test_request_is_decoded(vector: Vector) -> None:
     assert decode_request(vector.data) == vector.message
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: *", "Flags of a request: 0 KEY16", "Flags of a request: 1-2 VALUE"
-)
 @every_request
 def test_request_is_encoded(vector: Vector) -> None:
     assert isinstance(vector.message, Request)
@@ -296,23 +290,11 @@ def test_request_is_encoded(vector: Vector) -> None:
     assert ClientConnection().send(vector.message) == encoded
 
 
-@pytest.mark.rule(
-    "Reply, daemon to client: *",
-    "Flags of a reply: 0 KEY16",
-    "Flags of a reply: 1-2 VALUE",
-    "Flags of a reply: 3 TIMEOUT",
-)
 @every_reply
 def test_reply_is_decoded(vector: Vector) -> None:
     assert decode_reply(vector.data) == vector.message
 
 
-@pytest.mark.rule(
-    "Reply, daemon to client: *",
-    "Flags of a reply: 0 KEY16",
-    "Flags of a reply: 1-2 VALUE",
-    "Flags of a reply: 3 TIMEOUT",
-)
 @every_reply
 def test_reply_is_encoded(vector: Vector) -> None:
     assert isinstance(vector.message, Reply)
@@ -375,7 +357,6 @@ def test_next_message_may_follow_at_once(vector: Vector) -> None:
         assert connection.next_events() == [vector.message]
 
 
-@pytest.mark.rule("Framing errors: the stream ends inside a message")
 @every_vector
 def test_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
     data = vector.data

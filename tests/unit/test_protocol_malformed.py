@@ -56,14 +56,6 @@ def refused_at_last_byte(
     return caught.value.code, caught.value.identifier
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: magic",
-    "Errors: `unsupported-version`",
-    "Framing errors: wrong magic",
-    "Framing errors: value size 0",
-    "Framing errors: value of more than `max-value` bytes, without the type byte",
-    "Framing errors: a version that is not 1",
-)
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
 def test_malformed_request_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
@@ -72,10 +64,6 @@ def test_malformed_request_is_refused_as_soon_as_it_shows(
     assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: value size",
-    "Framing errors: value of more than `max-value` bytes, without the type byte",
-)
 @pytest.mark.parametrize("size", [0, 1, 99, 100])
 def test_max_value_does_not_count_the_type_byte(size: int) -> None:
     connection = ServerConnection(value_bytes_max=VALUE_BYTES_MAX)
@@ -119,7 +107,6 @@ MALFORMED_REPLIES = [
 REPLY_BYTES_MAX = 200
 
 
-@pytest.mark.rule("Reply, daemon to client: magic")
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REPLIES])
 def test_malformed_reply_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
@@ -128,7 +115,6 @@ def test_malformed_reply_is_refused_as_soon_as_it_shows(
     assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
-@pytest.mark.rule("Reply, daemon to client: pairs")
 def test_end_between_two_pairs_is_an_error() -> None:
     data = encode_reply(Reply(7, pairs=[Pair(b"k"), Pair(b"l")]))
     connection = ClientConnection()

@@ -44,7 +44,6 @@ ERROR_CODES = (
 )
 
 
-@pytest.mark.rule("Request, client to daemon: flags")
 def test_flag_has_its_bit() -> None:
     assert {str(flag.name): flag.value for flag in Flag} == {
         name: 1 << bit for name, bit in FLAGS.items()
@@ -55,7 +54,6 @@ def test_flag_has_its_bit() -> None:
     assert named - Flag.TWO_KEYS - Flag.CURSOR == 0xFFFF, "a bit without a name, or with two"
 
 
-@pytest.mark.rule("Flags of a request: 7-8 QUERY")
 def test_queries_value_types_and_states_have_their_numbers() -> None:
     assert [(query.name, query.value) for query in Query] == [
         ("KEY", 0),
@@ -85,11 +83,6 @@ def test_error_codes_are_all_there() -> None:
     assert VERSION == 1
 
 
-@pytest.mark.rule(
-    "Metadata block, 68 bytes: 0 timestamp of the last write",
-    "Metadata block, 68 bytes: 16 modified",
-    "Metadata block, 68 bytes: 24 accessed",
-)
 def test_metadata_has_its_fields_in_order() -> None:
     assert Meta.__struct_fields__ == (
         "timestamp_us",
@@ -106,7 +99,6 @@ def test_metadata_has_its_fields_in_order() -> None:
     )
 
 
-@pytest.mark.rule("Flags of a request: 7-8 QUERY")
 @pytest.mark.parametrize("function", Function)
 @pytest.mark.parametrize("query", Query)
 def test_function_and_query_are_framed_by_the_same_rules(function: Function, query: Query) -> None:
@@ -133,7 +125,6 @@ def numbered_rows(title: str) -> dict[str, int]:
     return {name: int(number) for number, name in rows}
 
 
-@pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
 def test_document_has_every_function_flag_value_type_and_error() -> None:
     functions = {function.name: int(function) for function in Function}
     assert numbered_rows("Functions") == functions

@@ -132,7 +132,6 @@ def ended(s: Listening, session: Hashable) -> dict[int, str]:
     return found
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
 def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,7 +179,6 @@ def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
     assert ended(s, LIGHT) == {}
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
 def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastjournald.engine.pubsub.fan_out.MATCH_WORK_MAX", 100)
     s = Listening()

@@ -23,7 +23,6 @@ def is_buried(s: Subject, key: bytes) -> bool:
     return bool(s.meta(key).state & State.BURIED)
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 65 state", "Functions: 15 BURY")
 def test_buried_entry_is_not_handed_out_and_a_get_finds_it(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
@@ -33,7 +32,6 @@ def test_buried_entry_is_not_handed_out_and_a_get_finds_it(s: Subject) -> None:
     assert s.get(JOB, timeout=SECOND).code == "not-found"
 
 
-@pytest.mark.rule("Dead letters (BURY, KICK): An entry that is buried already takes the new reason")
 def test_bury_of_a_buried_entry_takes_the_new_reason(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"one")
@@ -42,7 +40,6 @@ def test_bury_of_a_buried_entry_takes_the_new_reason(s: Subject) -> None:
     assert s.stats()["buried"] == 1
 
 
-@pytest.mark.rule("Dead letters (BURY, KICK): A superseded entry is gone instead")
 def test_bury_of_an_entry_that_outlived_its_life_under_a_lease_removes_it(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
@@ -51,7 +48,6 @@ def test_bury_of_an_entry_that_outlived_its_life_under_a_lease_removes_it(s: Sub
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("Dead letters (BURY, KICK): With a token and without")
 def test_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, 1) == "lease-lost"
@@ -59,7 +55,6 @@ def test_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
     assert not is_buried(s, JOB)
 
 
-@pytest.mark.rule("Dead letters (BURY, KICK): Over 4,096 bytes it is `too-large`")
 def test_reason_over_its_limit_is_too_large(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, reason=b"r" * (REASON_BYTES_MAX + 1)) == "too-large"
@@ -77,7 +72,6 @@ def buried(s: Subject, *keys: bytes) -> None:
         assert s.bury(key, reason=b"why") == ""
 
 
-@pytest.mark.rule("Flags of a reply: 14 TTL", "Functions: 16 KICK")
 @pytest.mark.parametrize("by", [JOB, URI])
 def test_kick_by_any_key_makes_a_buried_entry_ready_again(s: Subject, by: bytes) -> None:
     s.set(JOB, uri=URI)

@@ -21,7 +21,6 @@ HOURS = 7200 * SECOND
 
 
 @pytest.mark.parametrize("step", [HOURS, -HOURS], ids=["ahead", "back"])
-@pytest.mark.rule("Steps of the clock: lease")
 def test_lease_is_renewed_and_completed_with_its_token_behind_a_step(s: Subject, step: int) -> None:
     for key in (JOB, OTHER):
         s.set(key)
@@ -56,9 +55,6 @@ def test_lease_of_the_last_attempt_outlives_a_step_ahead_unburied(s: Subject) ->
     assert [s.delete(key, token=token) for key in keys] == ["", "", ""]
 
 
-@pytest.mark.rule(
-    "Steps of the clock: a repeat of a TOUCH of a lease whose end is not its token gets a new token"
-)
 def test_repeated_touch_of_a_moved_lease_gets_a_token_that_is_its_end(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=5 * SECOND)
@@ -69,9 +65,6 @@ def test_repeated_touch_of_a_moved_lease_gets_a_token_that_is_its_end(s: Subject
     assert s.now + 10 * SECOND <= again.timeout < s.now + 10 * SECOND + 2000
 
 
-@pytest.mark.rule(
-    "Steps of the clock: lock; wait of a NEXT", "Steps of the clock: interval of a LIMIT"
-)
 def test_lock_wait_and_interval_outlive_a_step_ahead(s: Subject) -> None:
     s.ask(request(Function.LIMIT, b"a", b'{"interval_us": 10000000}', kind=ValueType.STRING))
     for key in (JOB, OTHER, b"b:1:0:x"):
@@ -94,12 +87,6 @@ def test_lock_wait_and_interval_outlive_a_step_ahead(s: Subject) -> None:
 # --- a step back ----------------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "Steps of the clock: lease",
-    "Steps of the clock: delay of a RELEASE, back-off too",
-    "Steps of the clock: pause",
-    "Steps of the clock: lock; wait of a NEXT",
-)
 def test_clock_set_back_lets_durations_end_in_time(s: Subject) -> None:
     for domain in b"abc":
         s.set(b"%c:1:0:x" % domain)
@@ -118,7 +105,6 @@ def test_clock_set_back_lets_durations_end_in_time(s: Subject) -> None:
     assert len(s.serve()) == 1
 
 
-@pytest.mark.rule("Steps of the clock: instant in a journal key")
 def test_instant_of_a_key_comes_once_more_behind_a_step_back(s: Subject) -> None:
     early, late = b"a:1:%d:x" % (START + SECOND), b"a:1:%d:y" % (START + 20 * SECOND)
     s.set(early)
@@ -147,12 +133,6 @@ def test_delay_of_leased_and_buried_work_moves_too(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
-@pytest.mark.rule(
-    "Steps of the clock: expiry by a ttl, from a SET or a read on",
-    "Steps of the clock: expiry by TIMEOUT",
-    "Steps of the clock: expiry by TOUCH",
-    "Steps of the clock: timestamp; created, modified, accessed; *first due*",
-)
 def test_life_that_a_ttl_began_moves_with_the_clock_and_an_instant_stays(s: Subject) -> None:
     s.set(b"ttl", ttl=10 * SECOND)
     s.set(b"instant", timeout=START + 10 * SECOND)
@@ -170,7 +150,6 @@ def test_life_that_a_ttl_began_moves_with_the_clock_and_an_instant_stays(s: Subj
     assert s.value(b"instant") == b"v"
 
 
-@pytest.mark.rule("Steps of the clock: life of a tombstone")
 def test_tombstone_lives_for_its_time_from_a_step_back_on(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=60 * SECOND)
     long_ago = START - 2 * HOURS
@@ -242,7 +221,6 @@ def test_delay_of_a_clock_that_was_ahead_begins_anew(kept: Subject, kicked: bool
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Steps of the clock: instant in a journal key")
 def test_instant_of_a_key_stays_at_a_start_behind_a_clock_that_was_ahead(kept: Subject) -> None:
     s = kept
     key = b"a:1:%d:x" % START
@@ -252,7 +230,6 @@ def test_instant_of_a_key_stays_at_a_start_behind_a_clock_that_was_ahead(kept: S
     assert s.next().timeout == START
 
 
-@pytest.mark.rule("Steps of the clock: expiry by TOUCH", "Steps of the clock: expiry by TIMEOUT")
 def test_expiry_of_a_clock_that_was_ahead_begins_anew_and_an_instant_stays(kept: Subject) -> None:
     s = kept
     for key in (b"touched", b"asked"):

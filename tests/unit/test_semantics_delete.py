@@ -19,7 +19,6 @@ OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.mark.rule("Keys: Deleting by any key deletes all of them")
 @pytest.mark.parametrize("by", [JOB, URI])
 def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: bytes) -> None:
     s.set(JOB, uri=URI)
@@ -32,7 +31,6 @@ def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: 
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE of a missing key")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_deleting_nothing_from_the_future_changes_nothing(s: Subject, flags: int) -> None:
     s.delete(b"q", at=START)
@@ -48,7 +46,6 @@ def test_deleting_nothing_from_the_future_changes_nothing(s: Subject, flags: int
 # --- OVERWRITE ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Flags of a request: 5 OVERWRITE", "Functions: 4 DELETE")
 def test_overwrite_leaves_no_tombstone(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.delete(b"p", at=START + 5, flags=Flag.OVERWRITE) == ""
@@ -58,20 +55,17 @@ def test_overwrite_leaves_no_tombstone(s: Subject) -> None:
 # --- completing a job -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Flags of a request: 6 WORKED_ON", "Functions: 4 DELETE")
 def test_worker_completes_its_job_with_the_token(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=s.lease()) == ""
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
     s = Subject(EngineSubject(Rules()))
     s.set(JOB, at=START, flags=Flag.PERSIST)
@@ -84,7 +78,6 @@ def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=1, at=START + 60 * SECOND) == "lease-lost"
@@ -106,7 +99,6 @@ def purge(s: Subject, domain: bytes = b"a", count: int | None = 250, **fields: A
     return reply.ttl
 
 
-@pytest.mark.rule("Functions: 21 PURGE", "PURGE: leased, or locked by another connection")
 def test_purge_deletes_what_nobody_works_on(s: Subject) -> None:
     for name in (b"leased", b"ready", b"buried", b"locked", b"mine"):
         s.set(b"a:1:0:" + name, uri=b"uri of " + name)
@@ -126,7 +118,6 @@ def test_purge_deletes_what_nobody_works_on(s: Subject) -> None:
     assert s.delete(b"a:1:0:leased", token=token) == ""
 
 
-@pytest.mark.rule("PURGE: the first ones in this order")
 @pytest.mark.parametrize(("count", "number"), [(None, 1), (0, 0), (1, 1), (3, 3), (5, 5), (9, 6)])
 def test_purge_deletes_so_many_ready_then_delayed_then_buried(
     s: Subject, count: int | None, number: int
@@ -141,7 +132,6 @@ def test_purge_deletes_so_many_ready_then_delayed_then_buried(
     assert left == order[number:]
 
 
-@pytest.mark.rule("PURGE: tombstones as DELETE's")
 def test_purged_entries_leave_tombstones_of_the_later_time(s: Subject) -> None:
     for key, at in ((b"a:1:0:x", START), (b"a:1:0:y", START + 50)):
         s.set(key, at=at)
@@ -153,7 +143,6 @@ def test_purged_entries_leave_tombstones_of_the_later_time(s: Subject) -> None:
     assert s.set(b"a:1:0:x", at=START + 2) == ""
 
 
-@pytest.mark.rule("PURGE: it is never `stale` or `clock-skew`")
 def test_purge_from_a_clock_far_ahead_leaves_tombstones_of_the_daemons_time(s: Subject) -> None:
     s.set(b"a:1:0:x")
     s.later(SECOND)
@@ -173,7 +162,6 @@ def test_purge_works_while_the_disk_is_nearly_full_and_for_what_is_paused() -> N
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("PURGE: at most 250 a request")
 @pytest.mark.bounded_work("PURGE")
 @pytest.mark.parametrize("kind", ["plain", "links", "long keys", "locked"])
 def test_purge_does_bounded_work(kind: str) -> None:
@@ -203,7 +191,6 @@ def test_purge_does_bounded_work(kind: str) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("PURGE: a crash before the reply leaves all or none")
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
 def test_purge_that_a_crash_cuts_deletes_nothing(flags: Flag) -> None:
     log = CompactedLog()

@@ -13,7 +13,6 @@ OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.mark.rule("Errors: `not-found`", "Functions: 3 GET")
 def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
     s.set(b"p", b"one", kind=ValueType.STRING)
     reply = s.get(b"p", flags=Flag.DATA)
@@ -23,7 +22,6 @@ def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
     assert (missing.code, missing.pairs) == ("not-found", None)
 
 
-@pytest.mark.rule("Flags of a request: 10 DATA")
 def test_get_without_data_has_the_type_and_no_data(s: Subject) -> None:
     s.set(b"p", b"one", kind=ValueType.STRING)
     assert s.get(b"p").pairs == [Pair(b"p", ValueType.STRING, b"")]
@@ -43,7 +41,6 @@ def test_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
     assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"two", OTHER)]
 
 
-@pytest.mark.rule("Flags of a request: 15 META", "Flags of a reply: 15 META")
 def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     s.set(JOB, flags=Flag.PERSIST, at=START - 5)
     assert s.pair(JOB, flags=Flag.DATA).meta is None
@@ -55,7 +52,6 @@ def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
 # --- expiry and touch -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 24 accessed", "GET: Reading moves the expiry")
 def test_probe_is_a_read(s: Subject) -> None:
     s.set(b"p", ttl=10 * SECOND)
     s.later(9 * SECOND)
@@ -64,11 +60,6 @@ def test_probe_is_a_read(s: Subject) -> None:
     assert s.value(b"p") == b"v"
 
 
-@pytest.mark.rule(
-    "Flags of a request: 4 UPDATE_TIMEOUT",
-    "Metadata block, 68 bytes: 32 expires",
-    "GET: So the timeout has one meaning per request",
-)
 @pytest.mark.parametrize("expires", [0, START + 5 * SECOND])
 def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
     s.set(b"p", ttl=60 * SECOND)
@@ -84,11 +75,6 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
 # --- leases by GET --------------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "Flags of a request: 3 TIMEOUT",
-    "Flags of a reply: 6 WORKED_ON",
-    "Metadata block, 68 bytes: 48 worked on until",
-)
 @pytest.mark.parametrize("key", [JOB, b"p"])
 def test_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     s: Subject, key: bytes
@@ -104,7 +90,6 @@ def test_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     assert s.delete(key, token=reply.timeout) == ""
 
 
-@pytest.mark.rule("Errors: `worked-on`")
 def test_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()

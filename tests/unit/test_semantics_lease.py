@@ -15,7 +15,6 @@ URI = b"http://example.org/"
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 def test_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
@@ -30,7 +29,6 @@ def test_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subjec
 # --- the end of a lease ---------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 66 attempts", "NEXT: Lost lease")
 def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -> None:
     s.set(JOB, at=START)
     s.set(OTHER, at=START)
@@ -42,7 +40,6 @@ def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A leased entry does not expire")
 def test_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
@@ -55,7 +52,6 @@ def test_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> No
 # --- RELEASE --------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Flags of a request: 14 TTL", "Functions: 13 RELEASE")
 def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
     s.set(JOB)
     assert s.release(JOB, s.lease(), ttl=SECOND) == ""
@@ -68,7 +64,6 @@ def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
 # --- TOUCH ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Functions: a TOUCH with the token that the lease had before its last TO")
 def test_touch_repeated_with_the_token_before_changes_nothing_that_lasts_as_long(
     s: Subject,
 ) -> None:
@@ -89,7 +84,6 @@ def test_touch_repeated_with_the_token_before_changes_nothing_that_lasts_as_long
     assert s.touch(JOB, second, ttl=SECOND).code == "lease-lost"
 
 
-@pytest.mark.rule("Functions: a lease token is no secret")
 def test_lease_token_is_in_metadata_and_stats(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=SECOND)
@@ -97,7 +91,6 @@ def test_lease_token_is_in_metadata_and_stats(s: Subject) -> None:
     assert s.stats(JOB, flags=Flag.DATA)["worked_on_until"] == token
 
 
-@pytest.mark.rule("Functions: 14 TOUCH")
 def test_touch_without_a_token_makes_the_expiry_now_plus_ttl(s: Subject) -> None:
     s.set(b"p", at=START - 5)
     s.later(9)
@@ -108,7 +101,6 @@ def test_touch_without_a_token_makes_the_expiry_now_plus_ttl(s: Subject) -> None
     assert (meta.timestamp_us, meta.modified_us) == (START - 5, START)
 
 
-@pytest.mark.rule("Errors: `bad-request`", "Functions: Bad arguments")
 def test_touch_without_ttl_is_bad_request(s: Subject) -> None:
     s.set(JOB)
     assert s.touch(JOB).code == "bad-request"
@@ -138,7 +130,6 @@ def known(s: Subject, key: bytes = JOB) -> dict[str, object]:
     return s.stats(key, flags=Flag.DATA)
 
 
-@pytest.mark.rule("Failed attempts (RELEASE with a value): no delay applies then")
 def test_max_attempts_buries_with_the_error_as_reason(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
@@ -155,10 +146,6 @@ def bounded(attempts: int) -> dict[str, object]:
     return {"value": b'{"attempts":%d}' % attempts, "kind": ValueType.STRING}
 
 
-@pytest.mark.rule(
-    "Failed attempts (RELEASE with a value): the max-attempts of a worker come with its NEXT",
-    "NEXT: `attempts`",
-)
 def test_lease_with_a_bound_buries_at_a_failed_attempt(s: Subject) -> None:
     s.set(JOB)
     fail(s, JOB, s.lease(**bounded(2)), b"one", ttl=0)
@@ -175,7 +162,6 @@ BAD_OPTIONS = (
 )
 
 
-@pytest.mark.rule("NEXT: the value, of type string, is a JSON object of options")
 @pytest.mark.parametrize("flags", [0, Flag.LISTEN, Flag.OVERWRITE])
 @pytest.mark.parametrize(
     ("value", "kind", "code"),
@@ -205,7 +191,6 @@ def test_superseded_work_that_fails_is_dropped(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
-@pytest.mark.rule("Failed attempts (RELEASE with a value): plain entries, which GET can lease")
 def test_release_of_plain_data_with_a_value_counts_and_is_never_buried(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(b"plain")
@@ -216,7 +201,6 @@ def test_release_of_plain_data_with_a_value_counts_and_is_never_buried(s: Subjec
     assert s.get(b"plain", timeout=SECOND).code == ""
 
 
-@pytest.mark.rule("Failed attempts (RELEASE with a value): another type is")
 def test_release_with_a_value_of_another_type_is_refused(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()

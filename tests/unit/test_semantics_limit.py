@@ -28,7 +28,6 @@ def fill(s: Subject, *keys: bytes) -> None:
 # --- interval ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Functions: 22 LIMIT", "LIMIT: `interval_us`")
 def test_limit_interval_spaces_hand_outs(s: Subject) -> None:
     fill(s)
     assert limit(s, interval_us=SECOND) == ""
@@ -39,7 +38,6 @@ def test_limit_interval_spaces_hand_outs(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB_2]
 
 
-@pytest.mark.rule("LIMIT: GET with a lease is a delivery too")
 def test_limit_interval_counts_pops_and_leases_of_get(s: Subject) -> None:
     fill(s)
     limit(s, interval_us=SECOND)
@@ -57,7 +55,6 @@ def test_limit_interval_counts_pops_and_leases_of_get(s: Subject) -> None:
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("LIMIT: `jobs`")
 def test_limit_jobs_bounds_leases_at_once(s: Subject) -> None:
     fill(s)
     assert limit(s, jobs=2) == ""
@@ -84,7 +81,6 @@ def test_limit_jobs_holds_for_leases_of_get(s: Subject) -> None:
     assert s.get(JOB_2, timeout=SECOND).code == "busy"
 
 
-@pytest.mark.rule("LIMIT: GET with a lease is a delivery too")
 def test_limit_jobs_leaves_out_of_a_leasing_range_what_has_no_room(s: Subject) -> None:
     fill(s, JOB, JOB_2, JOB_3, OTHER)
     limit(s, jobs=2)
@@ -96,7 +92,6 @@ def test_limit_jobs_leaves_out_of_a_leasing_range_what_has_no_room(s: Subject) -
 # --- lease and attempts --------------------------------------------------------------------------
 
 
-@pytest.mark.rule("LIMIT: `lease_us`")
 def test_limit_lease_is_the_default_of_the_domain(s: Subject) -> None:
     fill(s, JOB, OTHER)
     limit(s, lease_us=5 * SECOND)
@@ -104,7 +99,6 @@ def test_limit_lease_is_the_default_of_the_domain(s: Subject) -> None:
     assert s.lease(b"b") > START + 3600 * SECOND
 
 
-@pytest.mark.rule("LIMIT: a NEXT without timeout ends its batch")
 def test_limit_lease_ends_a_batch_where_the_next_domain_has_another(s: Subject) -> None:
     fill(s, JOB, OTHER)
     limit(s, lease_us=5 * SECOND)
@@ -112,7 +106,6 @@ def test_limit_lease_ends_a_batch_where_the_next_domain_has_another(s: Subject) 
     assert s.jobs(count=9) == [OTHER]
 
 
-@pytest.mark.rule("LIMIT: `attempts`")
 def test_limit_attempts_buries(s: Subject) -> None:
     fill(s, JOB, OTHER)
     limit(s, attempts=1)
@@ -159,14 +152,12 @@ def test_limit_names_half_of_a_surrogate_pair() -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("LIMIT: a value of more than 4,096 bytes")
 def test_limit_refuses_a_large_value(s: Subject) -> None:
     for size, code in ((4096, ""), (4097, "too-large")):
         value = b'{"jobs": 7}'.ljust(size)
         assert s.ask(request(Function.LIMIT, b"a", value, kind=ValueType.STRING)).code == code
 
 
-@pytest.mark.rule("LIMIT: A LIMIT takes no lease away")
 @pytest.mark.parametrize("limited_at", ["before", "after"])
 @pytest.mark.parametrize("persist", [0, Flag.PERSIST])
 @pytest.mark.parametrize("how", ["lease", "pop", "get", "scan"])
@@ -201,7 +192,6 @@ def test_limit_interval_that_runs_outlives_a_restart(
 # PAUSE: every sentence of docs/protocol.md about it, by example.
 
 
-@pytest.mark.rule("PAUSE: End of a pause")
 def test_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", SECOND)
@@ -211,7 +201,6 @@ def test_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Functions: 18 PAUSE")
 def test_ttl_0_resumes(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -225,7 +214,6 @@ def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("PAUSE: Next-at of a paused domain")
 def test_next_at_is_what_comes_after_the_pause_where_nothing_is_ready_then(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 20 * SECOND))
     s.pause(b"a", 10 * SECOND)
@@ -234,7 +222,6 @@ def test_next_at_is_what_comes_after_the_pause_where_nothing_is_ready_then(s: Su
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("STATS: `paused_until`")
 def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
     s.pause(b"a", 10 * SECOND)
@@ -245,7 +232,6 @@ def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 65 state")
 def test_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)

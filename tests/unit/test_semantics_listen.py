@@ -82,7 +82,6 @@ def s() -> Listening:
     return Listening()
 
 
-@pytest.mark.rule("Flags of a request: 11 LISTEN")
 def test_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
     s.set(b"p", b"one")
     assert s.listen_to(b"p").code == ""
@@ -101,7 +100,6 @@ def test_repeated_set_listens_too(s: Listening) -> None:
     assert s.told() == [(3, b"p", None)]
 
 
-@pytest.mark.rule("Flags of a reply: 11 LISTEN", "Publish/subscribe (LISTEN): Events")
 def test_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
     s.set(JOB, b"one", uri=URI, flags=Flag.PERSIST)
     s.listen_to(URI, identifier=900)
@@ -118,9 +116,6 @@ def test_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: L
     assert (pair.meta.timestamp_us, pair.meta.modified_us) == (START + 1, START + 5)
 
 
-@pytest.mark.rule(
-    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
-)
 def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -130,7 +125,6 @@ def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> N
     assert s.told() == [(7, b"p", b"8")]
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     s.set(JOB, b"0")
     s.listen_to(JOB)
@@ -142,7 +136,6 @@ def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     assert s.told() == []
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
 def test_quit_ends_subscriptions(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
@@ -151,7 +144,6 @@ def test_quit_ends_subscriptions(s: Listening) -> None:
     assert not s.engine.store.changes.wanted
 
 
-@pytest.mark.rule("STATS: `subscriptions`")
 def test_stats_tell_how_many_listen(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
@@ -160,7 +152,6 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
     assert s.stats()["subscriptions"] == 2
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
 def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +169,6 @@ def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     assert s.meta(b"p", flags=Flag.META).worked_on_until_us == 0
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
 def test_listen_with_too_many_subscriptions_in_all_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,10 +258,6 @@ def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> R
     return request(Function.SET, key, value, at=at, flags=Flag.OVERWRITE, **fields)
 
 
-@pytest.mark.rule(
-    "Rights (authorization): Notifications report only entries that are inside",
-    "Publish/subscribe (LISTEN): If the daemon has tokens, an entry that the token may not read",
-)
 def test_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
     s = under_tokens(all=b"", a=b"a:")
     asked = request(Function.GET, URI, flags=LISTEN)

@@ -30,7 +30,6 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 9 UNLOCK")
 def test_lock_of_a_missing_key_is_not_found(s: Subject) -> None:
     assert s.lock(JOB) == "not-found"
     assert s.unlock(JOB) == "not-found"
@@ -75,12 +74,6 @@ def state(s: Subject) -> dict[str, Any]:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "Metadata block, 68 bytes: 65 state",
-    "Errors: `locked`",
-    "Functions: 8 LOCK",
-    "Locks: Writes of others are `locked`, reads are not",
-)
 @pytest.mark.parametrize("wanted", WRITES.values(), ids=WRITES.keys())
 def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     s.set(JOB, ONE, kind=ValueType.INTEGER, uri=URI, at=START)
@@ -94,7 +87,6 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     assert ask(s, wanted, YOURS).code != "locked"
 
 
-@pytest.mark.rule("Functions: 8 LOCK", "Locks: End of a lock")
 @pytest.mark.parametrize(
     "end",
     [
@@ -124,7 +116,6 @@ def test_lock_of_no_time_locks_nothing(s: Subject) -> None:
     assert s.unlock(JOB, MINE) == "not-found"
 
 
-@pytest.mark.rule("Locks: NEXT leaves out locked entries")
 def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, 5 * SECOND)
@@ -146,7 +137,6 @@ def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Locks: End of a lock")
 def test_connection_has_at_most_1000_locks(s: Subject) -> None:
     with s.checked_once():
         for number in range(1001):
@@ -161,7 +151,6 @@ def test_connection_has_at_most_1000_locks(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_lock_precedence_of_errors(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
@@ -171,11 +160,6 @@ def test_lock_precedence_of_errors(s: Subject) -> None:
     assert ask(s, write(Function.RENAME, uri=JOB), YOURS).code == "bad-key"
 
 
-@pytest.mark.rule(
-    "Errors: `not-owner`",
-    "Locks: LOCK with UPDATE_TIMEOUT is the renewal",
-    "Flags of a request: 4 UPDATE_TIMEOUT",
-)
 def test_lock_renewal_sets_a_new_end_for_the_holder_only(s: Subject) -> None:
     s.set(JOB, at=START, uri=URI)
     assert s.lock(b"none", renew=True, session=MINE) == "not-found"

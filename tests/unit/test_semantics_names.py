@@ -18,7 +18,6 @@ LINK = b"shortcut"
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "link", "code"),
     [
@@ -35,7 +34,6 @@ def test_link_needs_two_keys_and_an_entry(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 12 LINK")
 @pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
 def test_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
     s.set(JOB, uri=URI)
@@ -45,7 +43,6 @@ def test_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> No
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_entry_has_at_most_64_links(s: Subject) -> None:
     s.set(JOB)
     assert [s.link(JOB, b"%d" % number) for number in range(65)] == [""] * 64 + ["too-large"]
@@ -53,7 +50,6 @@ def test_entry_has_at_most_64_links(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     s.set(JOB)
     links = [b"%d" % number + bytes(4095) for number in range(8)]
@@ -61,9 +57,6 @@ def test_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     assert s.link(JOB, b"1") == "too-large"
 
 
-@pytest.mark.rule(
-    "Last writer wins (timestamps, tombstones): A link that a SET with OVERWRITE gives as URI"
-)
 def test_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.link(JOB, LINK)
@@ -96,7 +89,6 @@ def test_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) ->
     assert s.value(LINK) == b"old"
 
 
-@pytest.mark.rule("LINK and RENAME: A key that was taken over from a leased entry is no link")
 def test_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
     s: Subject,
 ) -> None:
@@ -116,7 +108,6 @@ def test_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_ove
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "to", "code"),
     [
@@ -133,7 +124,6 @@ def test_rename_needs_two_keys_and_an_entry_under_its_primary_key(
     assert s.value(MOVED) is None
 
 
-@pytest.mark.rule("Functions: 10 RENAME")
 def test_value_and_all_else_is_kept(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, kind=ValueType.STRING, at=START, timeout=START + 99 * SECOND, ttl=5)
     s.link(JOB, LINK)
@@ -150,7 +140,6 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_arrival_is_kept(s: Subject) -> None:
     s.set(b"a:1:0:1")
     s.set(b"a:1:0:2")
@@ -159,9 +148,6 @@ def test_arrival_is_kept(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
-)
 def test_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
     s.set(JOB, at=START + 5)
     assert s.rename(JOB, MOVED, at=START + 4) == "stale"
@@ -171,14 +157,12 @@ def test_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: S
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     s.set(JOB)
     assert s.rename(JOB, MOVED, at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.rename(b"none", MOVED, at=START + 60 * SECOND + 1) == "not-found"
 
 
-@pytest.mark.rule("Functions: 10 RENAME")
 def test_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> None:
     s.set(JOB, b"one", at=START)
     s.set(OTHER, b"two", uri=URI, at=START + 5)
@@ -190,7 +174,6 @@ def test_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> 
     assert s.jobs(count=5) == [OTHER]
 
 
-@pytest.mark.rule("Functions: 10 RENAME")
 def test_target_that_is_worked_on_is_not_replaced(s: Subject) -> None:
     s.set(OTHER, at=START)
     s.lease()

@@ -22,7 +22,6 @@ URI = b"http://example.org/"
 # --- what is returned -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Flags of a reply: 7 TWO_KEYS", "Functions: 11 NEXT")
 def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI)
     reply = s.next(flags=Flag.DATA, timeout=10 * SECOND)
@@ -33,7 +32,6 @@ def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -
     assert s.jobs() == []
 
 
-@pytest.mark.rule("NEXT: Order")
 def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> None:
     keys = [b"a:2:0:p", b"a:1:9:q", b"a:1:3:z", b"a:1:3:y", b"a:01:0003:x"]
     for key in keys:
@@ -45,7 +43,6 @@ def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> Non
 # --- turns ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("NEXT: Round robin")
 def test_domains_take_turns_one_entry_a_turn_inside_a_batch(s: Subject) -> None:
     for key in (b"a:1:0:1", b"a:1:0:2", b"a:1:0:3", b"b:1:0:1", b"c:1:0:1", b"c:1:0:2"):
         s.set(key)
@@ -68,13 +65,11 @@ def test_single_larger_pair_goes_alone(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Flags of a reply: 13 COUNT")
 def test_next_without_work_is_success_with_count_0_and_no_timeout(s: Subject) -> None:
     reply = s.next()
     assert (reply.error, reply.pairs, reply.timeout) == ("", [], None)
 
 
-@pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
 def test_next_at_is_the_end_of_a_lease(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=10 * SECOND)
@@ -86,7 +81,6 @@ def test_next_at_is_the_end_of_a_lease(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("NEXT: Long polling (LISTEN)")
 def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     s.listen(session="one", identifier=5)
     s.listen(session="two")
@@ -114,7 +108,6 @@ def answered(s: Subject) -> list[tuple[object, int, str, bool]]:
     return [(one, told.identifier, told.code, bool(told.pairs)) for one, told in served]
 
 
-@pytest.mark.rule("Functions: 23 CANCEL", "CANCEL: The reply to the NEXT has count 0")
 def test_cancel_answers_a_waiting_next_with_nothing_before_its_own_reply(s: Subject) -> None:
     wait(s, 3)
     told = cancel(s, 3)
@@ -125,7 +118,6 @@ def test_cancel_answers_a_waiting_next_with_nothing_before_its_own_reply(s: Subj
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("CANCEL: where several of that identifier wait")
 def test_cancel_ends_all_that_has_the_identifier(s: Subject) -> None:
     wait(s, 3)
     wait(s, 3)
@@ -136,7 +128,6 @@ def test_cancel_ends_all_that_has_the_identifier(s: Subject) -> None:
     assert cancel(s, 3).code == "not-found"
 
 
-@pytest.mark.rule("Functions: 23 CANCEL")
 def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     wait(s, 4)
     wait(s, 3, session="two")
@@ -164,7 +155,6 @@ def keys(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs or ()]
 
 
-@pytest.mark.rule("Functions: 24 PEEK", "PEEK: the turns of the scheduler stay")
 @pytest.mark.parametrize("domain", [b"", b"a", b"c"])
 @pytest.mark.parametrize("count", [1, 4, 9])
 def test_peek_shows_again_and_again_what_next_then_gives(
@@ -179,7 +169,6 @@ def test_peek_shows_again_and_again_what_next_then_gives(
     assert len(seen) == min(count, {b"": 5, b"a": 3, b"c": 1}[domain])
 
 
-@pytest.mark.rule("PEEK: accessed and expiry stay")
 def test_peek_is_no_read(s: Subject) -> None:
     s.set(JOB, ttl=10 * SECOND)
     s.later(5)
@@ -189,7 +178,6 @@ def test_peek_is_no_read(s: Subject) -> None:
     assert (peek(s, flags=Flag.META).pairs or [])[0].meta == pair.meta
 
 
-@pytest.mark.rule("PEEK: Nothing due")
 def test_peek_of_nothing_due_tells_when_something_will_be(s: Subject) -> None:
     assert (peek(s).pairs, peek(s).timeout) == ([], None)
     s.set(LATE)
@@ -200,7 +188,6 @@ def test_peek_of_nothing_due_tells_when_something_will_be(s: Subject) -> None:
     assert keys(peek(s)) == [LATE]
 
 
-@pytest.mark.rule("PEEK: PEEK ends where a NEXT")
 @pytest.mark.parametrize("asked", [{}, {"timeout": SECOND}, {"flags": Flag.OVERWRITE}], ids=repr)
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_peek_ends_where_next_does_before_another_default_lease(
@@ -221,7 +208,6 @@ def test_peek_ends_where_next_does_before_another_default_lease(
         taken += got
 
 
-@pytest.mark.rule("PEEK: Other flags and fields are ignored")
 def test_peek_takes_one_if_there_is_no_count_and_ignores_what_only_next_has(s: Subject) -> None:
     s.set(JOB)
     s.set(b"a:1:0:y")
@@ -231,7 +217,6 @@ def test_peek_takes_one_if_there_is_no_count_and_ignores_what_only_next_has(s: S
     assert s.stats()["due"] == 2
 
 
-@pytest.mark.rule("PEEK: PEEK of a paused domain")
 def test_peek_of_a_paused_domain_shows_what_it_would_give(s: Subject) -> None:
     s.set(JOB)
     s.set(b"b:1:0:x")
@@ -245,7 +230,6 @@ def test_peek_of_a_paused_domain_shows_what_it_would_give(s: Subject) -> None:
     assert (peek(s, b"a").pairs, peek(s, b"a").timeout) == ([], START + 2 * SECOND)
 
 
-@pytest.mark.rule("PEEK: at most `max-reply` bytes")
 def test_peek_has_as_much_as_fits_a_reply(s: Subject) -> None:
     small = s.under(reply_bytes_max=200)
     for number in range(9):
@@ -255,7 +239,6 @@ def test_peek_has_as_much_as_fits_a_reply(s: Subject) -> None:
     assert keys(peek(small, flags=Flag.DATA)) == [b"a:0:0:large"]
 
 
-@pytest.mark.rule("PEEK: PEEK works while the disk is nearly full")
 def test_peek_is_answered_while_the_disk_is_nearly_full(cold: bool) -> None:
     full = Subject(EngineSubject(Rules()))
     full.set(JOB, b"one", flags=Flag.PERSIST)
@@ -263,7 +246,6 @@ def test_peek_is_answered_while_the_disk_is_nearly_full(cold: bool) -> None:
     assert (peek(full, flags=Flag.DATA).pairs or [])[0].value == b"one"
 
 
-@pytest.mark.rule("PEEK: a value that cannot be read from the disk")
 def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,7 +266,6 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("PEEK: The cost is that of the entries returned")
 @pytest.mark.bounded_work("PEEK")
 @pytest.mark.parametrize("name", [b"d:1:0:%d", b"d%d:1:0:x"], ids=["one domain", "many"])
 def test_peek_of_500_entries_does_bounded_work(name: bytes) -> None:

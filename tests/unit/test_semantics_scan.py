@@ -55,7 +55,6 @@ def keys(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs]
 
 
-@pytest.mark.rule("Functions: 3 GET", "Scans and continuation tokens (cursors): RANGE")
 def test_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
     s.plain(b"d", b"b", b"a", b"c", b"b\0", b"e")
     assert keys(s.range(b"b", b"d")) == [b"b", b"b\0", b"c", b"d"]
@@ -63,7 +62,6 @@ def test_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_scan_that_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
     s.plain(b"b")
     for reply in (s.range(b"c", b"d"), s.range(b"c", b"a"), s.regex(b"^c")):
@@ -76,7 +74,6 @@ def test_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
 def test_expression_matches_bytes(s: ScanSubject) -> None:
     s.plain(b"a\xe9z", b"a\xc3\xa9z")
     assert keys(s.regex(b"^a.z$")) == [b"a\xe9z"]
@@ -84,21 +81,18 @@ def test_expression_matches_bytes(s: ScanSubject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `bad-regex`")
 def test_expression_that_is_none_is_bad_regex_with_the_reason(s: ScanSubject) -> None:
     assert s.regex(b"(").code == "bad-regex"
     assert s.regex(b"[").code == "bad-regex"
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
 def test_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
     assert engine.regex(b"(").error == "bad-regex missing ): ("
     assert "too complex" in engine.regex(b"(a{1,500}){1,2}" * 4).error
     assert engine.regex(b"a" * 4097).code == "bad-regex"
 
 
-@pytest.mark.rule("Flags of a request: 13 COUNT", "Reply, daemon to client: cursor size, cursor")
 def test_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -> None:
     s.plain(*(b"k%d" % number for number in range(7)))
     first = s.range(b"k1", b"k6", count=3)
@@ -108,10 +102,6 @@ def test_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -
     assert second.cursor is None
 
 
-@pytest.mark.rule(
-    "Flags of a reply: 8 CURSOR",
-    "Scans and continuation tokens (cursors): There is a cursor if one more pair would have come",
-)
 def test_scan_has_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     assert s.range(b"", b"b", count=2).cursor is None
@@ -122,7 +112,6 @@ def test_scan_has_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> Non
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `bad-cursor`")
 @pytest.mark.parametrize("cursor", [b"", b"none", b"\0" * 30, b"k" * 5000])
 def test_cursor_that_the_daemon_did_not_give_is_bad_cursor(s: ScanSubject, cursor: bytes) -> None:
     assert s.cursor(cursor).code == "bad-cursor"
@@ -142,7 +131,6 @@ def test_update_timeout_sets_the_expiry_of_all_that_is_returned(s: ScanSubject) 
     assert keys(s.range()) == [b"c"]
 
 
-@pytest.mark.rule("Flags of a reply: 6 WORKED_ON", "GET: Of many keys at most 1,000 are leased")
 def test_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     s.plain(b"p")
@@ -159,7 +147,6 @@ def test_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanS
     assert s.delete(JOB, token=reply.timeout) == s.delete(b"p", token=reply.timeout) == ""
 
 
-@pytest.mark.rule("GET: Entries that a lease leaves out")
 def test_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     s.plain(b"p", b"q")
     assert s.ask(request(Function.BURY, b"p")).code == ""
@@ -167,7 +154,6 @@ def test_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     assert keys(s.range()) == [b"p", b"q"]
 
 
-@pytest.mark.rule("GET: Of many keys at most 1,000 are leased")
 def test_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSubject) -> None:
     with s.checked_once():
         s.plain(*(b"k%05d" % number for number in range(SCAN_LEASES_MAX + 2)))
@@ -185,7 +171,6 @@ def test_scan_does_not_find_expired_entries(s: ScanSubject) -> None:
     assert keys(s.range()) == []
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 @pytest.mark.parametrize("reply_bytes_max", [4096, 5000, 70_000])
 def test_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int) -> None:
     s = ScanSubject(EngineSubject(Rules(reply_bytes_max=reply_bytes_max)))
@@ -200,7 +185,6 @@ def test_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int)
     assert [key[:3] for key in found] == [b"%03d" % number for number in range(60)]
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     s = ScanSubject(type(s.target)(Rules(reply_bytes_max=4096)))
     s.set(b"a", b"v")
@@ -213,7 +197,6 @@ def test_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     assert third.cursor is None
 
 
-@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.target.checks = False

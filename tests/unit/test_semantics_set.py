@@ -17,7 +17,6 @@ URI = b"http://example.org/"
 # --- plain SET ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Request, client to daemon: value data", "Values: 1 buffer", "Values: 2 string")
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
@@ -36,14 +35,12 @@ def test_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: bytes)
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `bad-key`", "Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.set(key) == "bad-key"
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("uri", [b"", b"u" * 4097, JOB])
 def test_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: bytes) -> None:
     assert s.set(JOB, uri=uri) == "bad-key"
@@ -51,7 +48,6 @@ def test_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: byt
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `bad-value`", "Values: 0 void")
 @pytest.mark.parametrize(
     ("data", "kind"), [(None, 0), (b"x", 6), (b"x", 255), (b"x", ValueType.VOID)]
 )
@@ -62,7 +58,6 @@ def test_set_without_value_with_a_type_over_5_or_void_with_data_is_bad_value(
     assert s.value(b"p") is None
 
 
-@pytest.mark.rule("Errors: `exists`", "Functions: 2 SET")
 def test_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> None:
     s.set(b"p", b"one")
     assert s.set(b"p", b"two", at=START + 1) == "exists"
@@ -72,9 +67,6 @@ def test_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> Non
 # --- journal keys ---------------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "Metadata block, 68 bytes: 56 not before", "Metadata block, 68 bytes: 64 priority"
-)
 def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
     s.set(b"a:7:%d:x" % (START + 5))
     meta = s.meta(b"a:7:%d:x" % (START + 5))
@@ -84,10 +76,6 @@ def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
 # --- metadata -------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "Request, client to daemon: timestamp",
-    "Metadata block, 68 bytes: 0 timestamp of the last write",
-)
 def test_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     s.later(5)
     s.set(b"p", at=START + 1)
@@ -99,11 +87,6 @@ def test_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     )
 
 
-@pytest.mark.rule(
-    "Flags of a request: 9 PERSIST",
-    "Flags of a request: 12 (PERSIST)",
-    "Metadata block, 68 bytes: 65 state",
-)
 @pytest.mark.parametrize("flag", [Flag.PERSIST, Flag.PERSIST_ALIAS])
 def test_set_persists_by_either_bit(s: Subject, flag: Flag) -> None:
     s.set(b"p", flags=flag)
@@ -113,20 +96,17 @@ def test_set_persists_by_either_bit(s: Subject, flag: Flag) -> None:
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 40 ttl")
 def test_ttl_without_timeout_makes_the_first_expiry_now_plus_ttl(s: Subject) -> None:
     s.set(b"p", ttl=SECOND)
     s.later(SECOND)
     assert s.value(b"p") is None
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
 def test_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
     assert s.meta(b"p").expires_us == U64_MAX
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 def test_expiry_leaves_no_tombstone(s: Subject) -> None:
     s.set(b"p", timeout=START + 1, at=START)
     s.later(1)
@@ -137,10 +117,6 @@ def test_expiry_leaves_no_tombstone(s: Subject) -> None:
 # --- which write wins -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "Errors: `stale`",
-    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`",
-)
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags: int) -> None:
     s.set(b"p", b"one", at=START)
@@ -148,7 +124,6 @@ def test_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags:
     assert s.value(b"p") == b"one"
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): The same timestamp is a repeat")
 def test_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     assert s.set(b"p", None, at=START) == ""
@@ -156,14 +131,12 @@ def test_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> No
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `clock-skew`", "Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
     assert s.set(b"p", at=START + 60 * SECOND) == ""
     assert s.set(b"q", at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.value(b"q") is None
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): A SET whose timestamp is not later")
 def test_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START)
@@ -171,7 +144,6 @@ def test_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
 def test_oldest_tombstones_go_first(s: Subject) -> None:
     s = s.under(tombstones_max=2)
     for key in (b"p", b"q", b"r"):
@@ -183,14 +155,12 @@ def test_oldest_tombstones_go_first(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_bad_arguments_come_before_all_other_errors(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", None, at=START + 999 * SECOND) == "bad-value"
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_clock_skew_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START + 999 * SECOND) == "clock-skew"
@@ -199,7 +169,6 @@ def test_clock_skew_comes_before_exists(s: Subject) -> None:
 # --- OVERWRITE ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Flags of a request: 5 OVERWRITE", "Metadata block, 68 bytes: 8 created")
 def test_overwrite_replaces_the_value_and_keeps_created(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     s.later(5)
@@ -211,7 +180,6 @@ def test_overwrite_replaces_the_value_and_keeps_created(s: Subject) -> None:
     assert pair.meta.modified_us == START + 5
 
 
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 @pytest.mark.parametrize("at", [START, START + 1])
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_key_that_is_a_further_key_of_another_entry_exists(s: Subject, at: int, flags: int) -> None:
@@ -223,7 +191,6 @@ def test_key_that_is_a_further_key_of_another_entry_exists(s: Subject, at: int, 
 # --- URI: no duplicates ---------------------------------------------------------------------------
 
 
-@pytest.mark.rule("SET with a URI (deduplication): A waiting entry is replaced")
 def test_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.later(5)
@@ -233,7 +200,6 @@ def test_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
     assert s.stats()["entries"] == 1
 
 
-@pytest.mark.rule("SET with a URI (deduplication): An older SET is `stale`")
 @pytest.mark.parametrize("worked_on", [False, True])
 def test_older_set_of_the_same_uri_is_stale_worked_on_or_not(s: Subject, worked_on: bool) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
@@ -244,7 +210,6 @@ def test_older_set_of_the_same_uri_is_stale_worked_on_or_not(s: Subject, worked_
     assert s.value(URI) == b"one"
 
 
-@pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
 def test_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
@@ -255,7 +220,6 @@ def test_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> N
     assert s.meta(OTHER).created_us == START + 5
 
 
-@pytest.mark.rule("SET with a URI (deduplication): A URI that is a primary key")
 def test_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     for _ in range(2):
@@ -293,7 +257,6 @@ def again(bounded: Subject, *, after: int = 1, delay: int = BOUND, flags: int = 
     return key
 
 
-@pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 @pytest.mark.parametrize("more", [0, 1])
 def test_delay_of_exactly_the_bound_is_a_short_one(bounded: Subject, more: int) -> None:
     put_off(bounded, 0)
@@ -329,7 +292,6 @@ def test_postpone_bound_of_0_is_none(bounded: Subject) -> None:
     assert bounded.meta(put_off(bounded, 6000 * SECOND)).not_before_us == START + 6000 * SECOND
 
 
-@pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
 def test_lease_that_runs_out_starts_the_chain_anew_at_its_end(bounded: Subject) -> None:
     put_off(bounded, 0)
     token = bounded.lease(timeout=5 * SECOND)
@@ -345,7 +307,6 @@ def test_postpone_after_a_release_with_a_delay_counts_from_its_end(bounded: Subj
     assert bounded.meta(again(bounded, after=5 * SECOND)).not_before_us == due + BOUND
 
 
-@pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
 def test_release_with_a_delay_does_not_take_the_bound_back(bounded: Subject) -> None:
     put_off(bounded, 0)
     key = again(bounded)

@@ -31,7 +31,6 @@ def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("STATS: `due`", "STATS: `delayed`")
 def test_waiting_is_due_or_delayed(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
@@ -41,7 +40,6 @@ def test_waiting_is_due_or_delayed(s: Subject) -> None:
     assert_numbers(s.stats(b"a"), entries=3, waiting=3, due=3)
 
 
-@pytest.mark.rule("STATS: `waiting`", "STATS: `worked_on`", "STATS: `buried`")
 def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
@@ -53,7 +51,6 @@ def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("STATS: `entries`", "STATS: `domains`")
 def test_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
     s.set(JOB)
     s.set(b"b:1:0:x")
@@ -64,7 +61,6 @@ def test_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("STATS: `oldest_due_us`")
 def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
     s.set(b"a:0:%d:y" % (START + 3 * SECOND))
@@ -75,7 +71,6 @@ def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) ->
     assert s.stats()["oldest_due_us"] == 6 * SECOND
 
 
-@pytest.mark.rule("STATS: `oldest_due_us` counts from the entry's not-before instant")
 def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
     s.set(JOB)
     s.release(JOB, s.lease(), ttl=SECOND)
@@ -84,7 +79,6 @@ def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 17 STATS")
 def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
     s.set(JOB)
     reply = s.ask(request(Function.STATS, b"a"))
@@ -92,9 +86,6 @@ def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
     assert [pair.key for pair in reply.pairs] == [b"a"]
 
 
-@pytest.mark.rule(
-    "STATS: `requests`, `set_requests`, `next_requests`, `delete_requests`", "STATS: `leases_lost`"
-)
 def test_stats_of_the_daemon_have_totals_since_its_start() -> None:
     s = Subject(EngineSubject(Rules()))
     s.set(JOB)
@@ -114,7 +105,6 @@ TOKEN = {"flags": Flag.WORKED_ON, "timeout": 1}
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: Bad arguments", "DOMAINS: the prefix of the names")
 @pytest.mark.parametrize(
     ("function", "key", "fields", "code"),
     [
@@ -152,7 +142,6 @@ def test_bad_argument_is_refused_and_changes_nothing(
 # --- one entry, with DATA: the engine alone knows it ----------------------------------------------
 
 
-@pytest.mark.rule("STATS: With DATA, everything known of an entry")
 def test_stats_with_data_has_all_that_is_known_of_an_entry() -> None:
     s = Subject(EngineSubject(Rules(attempts_max=1)))
     s.set(JOB, uri=URI)
@@ -173,7 +162,6 @@ def test_stats_with_data_has_all_that_is_known_of_an_entry() -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 0 NOP")
 @pytest.mark.parametrize("function", [Function.NOP, Function.QUIT, Function.AUTH])
 def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
     reply = s.ask(request(function, value=b"token", identifier=0xFFFF))
@@ -181,7 +169,6 @@ def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("NOP: META tells the limits of the daemon")
 def test_nop_with_meta_tells_the_limits_of_the_daemon(s: Subject) -> None:
     reply = s.ask(request(Function.NOP, flags=Flag.META))
     assert reply.error == ""
@@ -191,7 +178,6 @@ def test_nop_with_meta_tells_the_limits_of_the_daemon(s: Subject) -> None:
     assert json.loads(pair.value) == {"value_bytes_max": 1_000_000}
 
 
-@pytest.mark.rule("Errors: `unknown-function`")
 @pytest.mark.parametrize("function", NO_FUNCTIONS)
 def test_function_number_that_is_not_there_is_an_unknown_function(
     s: Subject, function: int
@@ -206,7 +192,6 @@ ALL_FLAGS = Flag.UPDATE_TIMEOUT | Flag.OVERWRITE | Flag.WORKED_ON | Flag.PERSIST
 ALL_FLAGS |= Flag.DATA | Flag.LISTEN | Flag.PERSIST_ALIAS
 
 
-@pytest.mark.rule("Flags of a request: A flag that a function does not use is ignored")
 def test_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     everything: dict[str, Any] = {
         "flags": ALL_FLAGS,
@@ -263,7 +248,6 @@ def pages(s: Subject, prefix: bytes = b"", count: int | None = None) -> list[lis
         reply = ask(s, reply.cursor, 9, flags=CURSOR)
 
 
-@pytest.mark.rule("Functions: 20 DOMAINS")
 def test_domains_come_in_byte_order_those_with_entries_and_those_that_are_paused(
     s: Subject,
 ) -> None:
@@ -280,7 +264,6 @@ def test_domains_come_in_byte_order_those_with_entries_and_those_that_are_paused
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("DOMAINS: the JSON object of STATS")
 def test_domains_have_the_object_of_stats_and_their_pause_and_limits(e: Subject) -> None:
     e.set(b"d:1:0:x")
     e.pause(b"d", SECOND)
@@ -301,10 +284,6 @@ def test_domains_have_the_object_of_stats_and_their_pause_and_limits(e: Subject)
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "DOMAINS: Count limits the pairs",
-    "DOMAINS: It has a cursor exactly if there is one more domain",
-)
 @pytest.mark.parametrize("count", [None, 0, 1, 2, 3, 7, 8, 65_535])
 def test_pages_have_count_domains_and_a_cursor_where_there_is_one_more(
     e: Subject, count: int | None
@@ -315,7 +294,6 @@ def test_pages_have_count_domains_and_a_cursor_where_there_is_one_more(
     assert pages(e, b"a", 3) == [NAMES[:3], NAMES[3:4]]
 
 
-@pytest.mark.rule("DOMAINS: A domain that exists throughout is listed exactly once")
 def test_cursor_goes_on_behind_its_last_name_whatever_came_and_went(e: Subject) -> None:
     reply = ask(fill(e), b"", 2)
     assert names(reply) == [b"a", b"a b"]
@@ -327,7 +305,6 @@ def test_cursor_goes_on_behind_its_last_name_whatever_came_and_went(e: Subject) 
     assert names(ask(e, reply.cursor or b"", flags=CURSOR)) == [b"a c", b"a-b"]
 
 
-@pytest.mark.rule("DOMAINS: A cursor of GET is `bad-cursor`")
 def test_cursors_of_domains_and_of_scans_are_not_those_of_the_other(e: Subject) -> None:
     of_domains = ask(fill(e), b"", 1).cursor
     of_keys = e.get(b"", uri=b"", count=1).cursor if isinstance(e.target, EngineSubject) else None
@@ -340,7 +317,6 @@ def test_cursors_of_domains_and_of_scans_are_not_those_of_the_other(e: Subject) 
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("DOMAINS: a reply ends after as many domains")
 @pytest.mark.bounded_work("DOMAINS")
 @pytest.mark.parametrize("priorities", [1, 256])
 def test_page_of_many_domains_does_bounded_work(priorities: int) -> None:
@@ -363,7 +339,6 @@ def test_page_of_many_domains_does_bounded_work(priorities: int) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("DOMAINS: the list has only domains that the token covers")
 def test_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others() -> None:
     daemon = Daemon()
     for at in range(2000):
@@ -396,10 +371,6 @@ def explained(s: Subject, key: bytes) -> dict[str, Any]:
     return s.stats(key, flags=EXPLAINED)
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `ready_before`",
-    "Delivery state of an entry: `domain`, `domain_due`, `domain_worked_on`",
-)
 def test_explanation_counts_due_entries_before_an_entry_in_work_order() -> None:
     s = engine()
     keys = [b"a:%d:%d:%d" % (number % 3, START - number % 7, number) for number in range(1500)]
@@ -415,12 +386,6 @@ def test_explanation_counts_due_entries_before_an_entry_in_work_order() -> None:
     assert explained(s, order[0])["domain_due"] == 1500
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `now_us`",
-    "Delivery state of an entry: `delayed_until_us`",
-    "Delivery state of an entry: `uri_leased_by`, `uri_leased_since_us`, `uri_leased_until_us`",
-    "Delivery state of an entry: `superseded_by`",
-)
 def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
     s = engine()
     s.set(JOB, uri=URI, at=START)
@@ -439,7 +404,6 @@ def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
     assert explained(s, JOB)["superseded_by"] == OTHER.decode()
 
 
-@pytest.mark.rule("Delivery state of an entry: `locked_since_us`")
 def test_explanation_tells_since_when_an_entry_is_locked() -> None:
     s = engine()
     s.set(JOB)
@@ -456,13 +420,6 @@ def test_explanation_tells_since_when_an_entry_is_locked() -> None:
     assert explained(s, OTHER)["locked_since_us"] == START + SECOND
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `domain_paused_until_us`",
-    "Delivery state of an entry: `domain_delivered_us`, `domain_interval_us`, "
-    "`domain_waits_until_us`",
-    "Delivery state of an entry: `domain_jobs_max`, `domain_is_full`",
-    "Delivery state of an entry: `domain_held_until_us`",
-)
 def test_explanation_tells_the_hold_of_a_domain() -> None:
     s = engine()
     s.set(JOB)
@@ -482,9 +439,6 @@ def test_explanation_tells_the_hold_of_a_domain() -> None:
     assert explained(s, OTHER)["domain_paused_until_us"] == START + 90 * SECOND
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: a key without an entry that has a tombstone is no error"
-)
 def test_explanation_of_a_deleted_key_is_its_tombstone() -> None:
     s = engine(tombstone_ttl_us=100 * SECOND)
     s.set(JOB, at=START)
@@ -512,10 +466,6 @@ def test_explanation_of_a_plain_entry_has_no_domain() -> None:
     assert not [name for name in facts if name.startswith("domain")]
 
 
-@pytest.mark.rule(
-    "Delivery state of an entry: `modified_us`, `accessed_us`",
-    "Delivery state of an entry: `attempts_max`, `postpone_us_max`, `read_only`",
-)
 def test_explanation_tells_bounds_and_times_of_an_entry() -> None:
     s = engine(attempts_max=7, postpone_us_max=3 * SECOND)
     s.set(JOB)

@@ -45,7 +45,6 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Errors: `overflow`", "Functions: 5 ADD")
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_sum_that_does_not_fit_is_overflow_and_changes_nothing(
@@ -60,7 +59,6 @@ def test_sum_that_does_not_fit_is_overflow_and_changes_nothing(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Values: 4 float")
 @pytest.mark.parametrize(
     ("stored", "added", "total"),
     [
@@ -85,7 +83,6 @@ def test_floats_are_added_as_doubles_and_rounded_to_the_stored_width(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 def test_add_keeps_nan(s: Subject) -> None:
     s.set(b"p", f(math.nan, 4), kind=FLOAT)
     assert math.isnan(struct.unpack(">f", told(s.add(b"p", f(1.0), FLOAT)))[0])
@@ -94,7 +91,6 @@ def test_add_keeps_nan(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 @pytest.mark.parametrize(
     ("stored", "added"),
     [
@@ -111,9 +107,6 @@ def test_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, adde
     assert s.value(b"p") == stored
 
 
-@pytest.mark.rule(
-    "Errors: `type-mismatch`", "Functions: 5 ADD", "ADD, NOT and TRUNCATE: Types and forms"
-)
 @pytest.mark.parametrize(
     ("kind", "stored", "added_kind", "added"),
     [
@@ -134,10 +127,6 @@ def test_value_of_another_type_is_type_mismatch(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "Values: Stored bytes that a function cannot read are `bad-value`",
-    "ADD, NOT and TRUNCATE: Types and forms",
-)
 @pytest.mark.parametrize(("kind", "stored"), [(INTEGER, b"abc"), (INTEGER, b""), (FLOAT, b"ab")])
 def test_stored_bytes_that_are_no_number_are_bad_value(
     s: Subject, kind: int, stored: bytes
@@ -147,7 +136,6 @@ def test_stored_bytes_that_are_no_number_are_bad_value(
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 5 ADD")
 def test_add_to_a_missing_key_is_not_found_or_creates_it_with_overwrite(s: Subject) -> None:
     assert s.add(b"p", i(3, 2), INTEGER).code == "not-found"
     assert s.value(b"p") is None
@@ -156,7 +144,6 @@ def test_add_to_a_missing_key_is_not_found_or_creates_it_with_overwrite(s: Subje
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
     assert s.jobs() == []
@@ -165,10 +152,6 @@ def test_journal_key_makes_a_journal_entry(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule(
-    "Metadata block, 68 bytes: 16 modified",
-    "Last writer wins (timestamps, tombstones): ADD, NOT and TRUNCATE are never `stale`",
-)
 @pytest.mark.parametrize("at", [START - 5, START + 5])
 def test_value_change_takes_the_later_timestamp_and_is_never_stale(s: Subject, at: int) -> None:
     s.set(b"p", i(1), kind=INTEGER, at=START)
@@ -185,7 +168,6 @@ def test_value_change_takes_the_later_timestamp_and_is_never_stale(s: Subject, a
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     at = START + 60 * SECOND + 1
     s.set(b"p", i(1), kind=INTEGER)
@@ -201,7 +183,6 @@ def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-@pytest.mark.rule("Functions: 6 NOT")
 def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     s.set(b"p", b"\0", kind=BOOLEAN, at=START)
     s.later(SECOND)
@@ -211,7 +192,6 @@ def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     assert (meta.timestamp_us, meta.modified_us) == (START + 3, s.now)
 
 
-@pytest.mark.rule("Values: 5 boolean")
 @pytest.mark.parametrize(
     ("kind", "stored", "code"),
     [
@@ -233,7 +213,6 @@ def test_not_takes_one_byte_0_or_1_of_a_boolean(
 # --- TRUNCATE -------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Values: 2 string", "Functions: 7 TRUNCATE")
 @pytest.mark.parametrize("kind", [BUFFER, STRING])
 @pytest.mark.parametrize(
     ("size", "left"), [(0, b""), (2, b"ab"), (5, b"abcde"), (8, b"abcde\0\0\0")]

@@ -104,9 +104,6 @@ async def test_time_in_which_the_daemon_does_not_read_does_not_count(
             assert codes([await peer.reply()]) == [""]
 
 
-@pytest.mark.rule(
-    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
-)
 async def test_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
     async with Room(idle_timeout=100).open() as room:
         silent, talks = room.connect_in_memory(), room.connect_in_memory()
@@ -170,7 +167,6 @@ async def test_memory_that_is_scarce_closes_only_as_many_as_give_room(
         assert (await middle.reply()).pairs
 
 
-@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:

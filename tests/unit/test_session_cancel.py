@@ -20,7 +20,6 @@ def cancel(identifier: int) -> Request:
     return request(Function.CANCEL, count=identifier, identifier=9)
 
 
-@pytest.mark.rule("CANCEL: A notification of the subscription")
 async def test_cancel_lets_no_notification_come_after_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

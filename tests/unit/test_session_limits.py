@@ -232,7 +232,6 @@ async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> N
     assert not any(answers)
 
 
-@pytest.mark.rule("Errors: `shutting-down`")
 async def test_next_that_is_read_while_the_server_stops_is_told_so() -> None:
     async with ServerFixture().open() as fixture:
         peer, late = await fixture.connect(), await fixture.connect()
@@ -384,9 +383,6 @@ async def test_scan_of_a_client_that_has_gone_takes_no_turn_from_the_others(
         assert len(matched) == 2 + (len(gone) if end == "close" else 0)
 
 
-@pytest.mark.rule(
-    "Scans and continuation tokens (cursors): There is a cursor if one more pair would have come"
-)
 async def test_scan_that_holds_much_ends_its_page_where_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

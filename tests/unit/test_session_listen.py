@@ -57,7 +57,6 @@ async def held_notification(
     return peer, held
 
 
-@pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
 async def test_notification_never_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -81,7 +80,6 @@ async def test_notification_never_comes_between_a_request_and_its_reply(
         assert value_of(replies[2]) == b"new"
 
 
-@pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
 async def test_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,7 +115,6 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
         assert (await slow.ask(NOP)).code == ""
 
 
-@pytest.mark.rule("Publish/subscribe (LISTEN): A client that does not read, while keys of 16 MiB")
 async def test_slow_consumer_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,7 +71,6 @@ async def test_undelivered_reply_where_the_client_is_reset_during_a_sync(
         assert again.pairs[0].meta.attempts == 0
 
 
-@pytest.mark.rule("NEXT: Hang-up")
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
 async def test_undelivered_entries_go_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch

@@ -51,7 +51,6 @@ def s(request: pytest.FixtureRequest) -> Desk:
     return Desk(cold=request.param)
 
 
-@pytest.mark.rule("NEXT: Undelivered replies")
 @WAYS
 @pytest.mark.parametrize("data", [Flag(0), Flag.DATA], ids=["probe", "data"])
 def test_undelivered_work_waits_as_before_and_the_log_knows(
@@ -92,7 +91,6 @@ def test_undelivered_entries_that_changed_hands_stay_as_they_are(s: Desk) -> Non
     assert s.get(JOB).code == "not-found"
 
 
-@pytest.mark.rule("NEXT: entries that NEXT popped are restored")
 @pytest.mark.parametrize("change", ["set", "delete", "uri", "expiry", "link"])
 def test_undelivered_pop_restores_no_entry_that_is_newer_or_over(s: Desk, change: str) -> None:
     fields: dict[str, Any] = {"timeout": START + SECOND} if change == "expiry" else {}

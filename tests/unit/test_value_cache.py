@@ -237,7 +237,6 @@ def test_value_is_cut_and_filled_up_without_being_read(
 # --- what cannot be read --------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Errors: `not-readable`")
 def test_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
@@ -247,7 +246,6 @@ def test_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) 
     assert daemon.ask(get(b"key")).pairs[0].value == LONG
 
 
-@pytest.mark.rule("NEXT: If the value of every entry that became due cannot be read")
 @pytest.mark.parametrize("domain", [b"a", b""], ids=["named", "any"])
 def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     daemon: Daemon, domain: bytes
