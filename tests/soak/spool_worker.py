@@ -1,4 +1,4 @@
-"""Clients of the daemon in the spool soak: the worker, and the one who holds a lock."""
+"""Worker of the spool soak: takes jobs from the daemon and completes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import trio
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import Flag, Function, Request
 from tests.soak.peer import LISTEN, LostError, Peer
-from tests.soak.poisons import FIXTURES, LOCKED
 from tests.soak.spool_writer import DOMAIN
 
 SECOND_US: Final = 1_000_000
@@ -87,40 +86,3 @@ class Worker:
             reply = await peer.reply()
             if not reply.code:
                 self.completed.add(names[reply.identifier - 1])
-
-
-class Locker:
-    """Makes the entries at which poisons aim, and keeps one of them locked."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.ready = trio.Event()
-        self.released = trio.Event()
-
-    async def hold(self) -> None:
-        """Hold the lock until ``released``; take it again when the daemon has started anew."""
-        while not self.released.is_set():
-            with suppress(LostError, OSError):
-                stream = await trio.open_tcp_stream("127.0.0.1", self._port)
-                async with stream:
-                    peer = Peer(stream)
-                    if not self.ready.is_set():
-                        await self._make(peer)
-                    while not self.released.is_set():
-                        await self._ask(peer, Request(Function.LOCK, 0, 0, 0, LOCKED))
-                        with trio.move_on_after(1):
-                            await self.released.wait()
-                    await self._ask(peer, Request(Function.UNLOCK, 0, 0, 0, LOCKED))
-            await trio.sleep(0.02)
-
-    async def _make(self, peer: Peer) -> None:
-        flags = int(Flag.PERSIST | Flag.OVERWRITE)
-        for key, (type_, value) in FIXTURES.items():
-            stamp = unique_timestamp()
-            await self._ask(peer, Request(Function.SET, 0, flags, stamp, key, None, type_, value))
-        self.ready.set()
-
-    async def _ask(self, peer: Peer, request: Request) -> None:
-        reply = await peer.ask(request)
-        if reply.code not in ("busy", "shutting-down"):
-            assert not reply.code, reply.error
