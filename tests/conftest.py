@@ -59,9 +59,7 @@ IN_MEMORY_AND_ON_DISK = pytest.StashKey[tuple[Path, Path, int]]()
 GARBAGE_OBJECTS = 10_000
 """New objects after which the garbage collector looks at them; it is 700 without this."""
 
-FIRST_GROUP = {
-    *("test_spark_views", "test_event_stream_kill", "test_nightly_s3", "test_ledger_weeks")
-}
+FIRST_GROUP = {"test_spark_views", "test_nightly_s3"}
 """Modules that take about half of the time of all Spark tests."""
 
 

@@ -1,6 +1,6 @@
 """Spool and forwarder: cost of an append, group commit, throughput of the forwarder, latency.
 
-    python -m tests.bench.bench_spool [--only append,durable,forward,erase,latency] [--rounds 5]
+    python -m tests.bench.bench_spool [--only append,durable,forward,drop-ins,latency] [--rounds 5]
 
 Each figure is the best of the rounds, for other work on the machine only adds; the figures of one
 table alternate. Costs are processor time, which other programs change less than the clock on the
@@ -11,8 +11,7 @@ wall; throughputs and latencies are wall time, and worth something on a quiet ma
     durable   appends a second, each on the disk when it returns: by one thread, and by 16
     forward   ``fj-forwarder`` from a full spool to a daemon that syncs: processor time of each of
               them for a record, without their starts, and records a second
-    erase     processor time to erase a record in a slot: by a write of its state byte, as the
-              forwarder does, and by reading and writing a run of 1,000 records
+    drop-ins  many files of one record each, delivered and deleted
     latency   from the append to the notification of a listener: idle, and at a rate
 """
 
@@ -39,9 +38,10 @@ from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import ClientConnection, Flag, Function, Query, Request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.spool import Spool
-from fastjournal.spool.format import ERASED, ERASED_BYTE
+from fastjournal.spool.format import FILE_HEADER, encode_record
 from tests.bench.one_connection import DIRECTORY
 from tests.bench.paced import processor_seconds
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
 
 APPENDS = 20_000
@@ -49,6 +49,7 @@ DURABLE_SECONDS = 1.5
 THREADS = 16
 RECORDS = (2_000, 102_000)
 """Records of a short and a long run: their difference leaves out the start of the forwarder."""
+DROP_INS = 20_000
 IDLE_APPENDS = 200
 IDLE_GAP_S = 0.02
 WARM_UP = 5
@@ -60,7 +61,6 @@ URI = "https://example.org/some/page/%d.html"
 RECORD_BYTES = 232
 """Bytes of such an append in its slot."""
 
-ERASED_RUN = 1000
 
 Store = Callable[[int], object]
 """Stores the record of this number."""
@@ -237,50 +237,14 @@ def durable_rate(opening: Opening, threads: int) -> float:
 # --- forwarder and daemon --------------------------------------------------------------------
 
 
-class Daemon:
-    """An installed ``fastjournald`` with its log on a disk, policy ``always``."""
-
-    def __init__(self, directory: Path) -> None:
-        ready = directory / "ready"
-        command = [installed("fastjournald"), "--cmdlog-path", directory / "log"]
-        command += ["--ready-file", ready, "--listen", "127.0.0.1:0", "--log-level", "warning"]
-        self._process = subprocess.Popen(command)
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the daemon did not start")
-            time.sleep(0.02)
-        self.address = ready.read_text().split()[0]
-
-    def processor_seconds(self) -> float:
-        """Return the processor time that it has used so far."""
-        return processor_seconds(self._process.pid)
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._process.terminate()
-        self._process.wait(START_SECONDS)
-
-
-@contextmanager
-def daemon_in(directory: Path) -> Iterator[Daemon]:
-    """Give a daemon."""
-    daemon = Daemon(directory)
-    try:
-        yield daemon
-    finally:
-        daemon.stop()
-
-
-def forward(records: int) -> tuple[float, float, float]:
+def forward(records: int, *, drop_ins: bool = False) -> tuple[float, float, float]:
     """Empty a spool of so many records; return processor seconds of both, and wall seconds."""
     with tempfile.TemporaryDirectory(prefix="spool-", dir=DIRECTORY) as name:
         directory = Path(name)
-        with spooling(directory, durable=False) as store:
-            for number in range(records):
-                store(number)
-        with daemon_in(directory) as daemon:
-            daemon_before = daemon.processor_seconds()
+        fill = put_drop_ins if drop_ins else append_records
+        fill(directory, records)
+        with DaemonProcess(directory, own_interpreter=True) as daemon:
+            daemon_before = processor_seconds(daemon.pid)
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             started = time.monotonic()
             command = [installed("fj-forwarder"), "--spool", directory / "spool", "--once"]
@@ -289,7 +253,34 @@ def forward(records: int) -> tuple[float, float, float]:
             wall = time.monotonic() - started
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            return used, daemon.processor_seconds() - daemon_before, wall
+            return used, processor_seconds(daemon.pid) - daemon_before, wall
+
+
+def append_records(directory: Path, records: int) -> None:
+    """Append so many records to a new spool."""
+    with spooling(directory, durable=False) as store:
+        for number in range(records):
+            store(number)
+
+
+def put_drop_ins(directory: Path, records: int) -> None:
+    """Put so many drop-ins of one record into a new spool."""
+    spool, now_us = directory / "spool", time.time_ns() // 1000
+    spool.mkdir()
+    for number in range(records):
+        key, uri = b"d:128:%016d:%d" % (now_us, number), URI.encode() % number
+        at = now_us + number - records
+        request = Request(Function.SET, 0, Flag.PERSIST, at, key, uri, 1, VALUE)
+        data = FILE_HEADER + encode_record(encode_request(request))
+        (spool / ".new.tmp").write_bytes(data)
+        (spool / ".new.tmp").rename(spool / f"20261120T080000Z-{number}.fjs")
+
+
+def report_drop_ins(rounds: int) -> None:
+    """Print how many drop-ins the forwarder delivers in a second, and what one costs it."""
+    taken = [forward(DROP_INS, drop_ins=True) for _ in range(rounds)]
+    used, _, wall = map(min, zip(*taken, strict=True))
+    print(f"drop-ins: {DROP_INS / wall:,.0f} a second, {used / DROP_INS * 1e6:.0f} us each")
 
 
 def report_forwarding(rounds: int) -> None:
@@ -302,36 +293,6 @@ def report_forwarding(rounds: int) -> None:
     print(f"forward: fj-forwarder {forwarder * 1e6:.1f} us of processor time a record")
     print(f"forward: fastjournald {daemon * 1e6:.1f} us of processor time a record")
     print(f"forward: {1 / wall:,.0f} records a second")
-
-
-def erase_each(descriptor: int) -> None:
-    """Erase the records of a run by a write of each state byte."""
-    for at in range(0, ERASED_RUN * RECORD_BYTES, RECORD_BYTES):
-        os.pwrite(descriptor, ERASED_BYTE, at)
-
-
-def erase_run(descriptor: int) -> None:
-    """Erase the records of a run by reading it, changing the state bytes, and writing it."""
-    run = bytearray(os.pread(descriptor, ERASED_RUN * RECORD_BYTES, 0))
-    for at in range(0, len(run), RECORD_BYTES):
-        run[at] = ERASED
-    os.pwrite(descriptor, run, 0)
-
-
-def report_erasing(rounds: int) -> None:
-    """Print what it costs to erase a record."""
-    ways = {"its state byte": erase_each, f"a run of {ERASED_RUN:,}": erase_run}
-    best = dict.fromkeys(ways, float("inf"))
-    with tempfile.TemporaryFile(dir="/dev/shm") as file:
-        file.write(bytes(ERASED_RUN * RECORD_BYTES))
-        file.flush()
-        for _ in range(100 * rounds):
-            for name, erase in ways.items():
-                before = time.process_time()
-                erase(file.fileno())
-                best[name] = min(best[name], time.process_time() - before)
-    for name, used in best.items():
-        print(f"erase by {name}: {used / ERASED_RUN * 1e6:.2f} us of processor time a record")
 
 
 # --- latency ---------------------------------------------------------------------------------
@@ -380,7 +341,7 @@ def latencies_at(gap_s: float, count: int) -> tuple[list[float], float]:
     with tempfile.TemporaryDirectory(prefix="spool-", dir=DIRECTORY) as name:
         directory = Path(name)
         spool = str(directory / "spool")
-        with daemon_in(directory) as daemon:
+        with DaemonProcess(directory, own_interpreter=True) as daemon:
             command = [installed("fj-forwarder"), "--spool", spool]
             command += ["--server", daemon.address, "--log-level", "warning"]
             forwarder = subprocess.Popen(command)
@@ -425,7 +386,7 @@ REPORTS = {
     "append": report_appends,
     "durable": report_durable,
     "forward": report_forwarding,
-    "erase": report_erasing,
+    "drop-ins": report_drop_ins,
     "latency": report_latencies,
 }
 

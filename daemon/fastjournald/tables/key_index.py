@@ -1,8 +1,7 @@
 """Key index: an ordered secondary index of all keys, and sorted runs of keys to be merged.
 
 The index is merged in slices and can be read at any time. It is a chunked sorted list. It is not
-``sortedcontainers.SortedList``, which cannot merge a run of keys into one of its lists
-(tests/bench/bench_waiting.py compares the two).
+``sortedcontainers.SortedList``, which cannot merge a run of keys into one of its lists.
 
 Once the index exists, the key table notes each added or removed key in a delta buffer, and a write
 does nothing more: an added key is noted in ``fresh``, a removed one in ``gone``, unless it is

@@ -48,7 +48,7 @@ class SortedEntries:
     there is none.
 
     NEXT takes from the front of the first sublist, which moves the others: so sublists are short
-    (tests/bench/bench_waiting.py).
+    (tests/bench/bench_growth.py).
 
     Args:
         key: Returns the key of an entry.

@@ -143,7 +143,7 @@ class Replay:
         """Replay some records, and leave too many tombstones where they are; see ``replay``.
 
         One loop, not stages: see docs/performance.md for the records a second that it replays, and
-        tests/bench/bench_recovery.py; a call for each record takes a quarter of them.
+        tests/bench/bench_start.py; a call for each record takes a quarter of them.
         """
         records = self.records
         removals = self._removals
