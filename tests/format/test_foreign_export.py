@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import stat
 from pathlib import Path
 
@@ -19,13 +18,12 @@ from fastjournal.foreign.formats import Format
 from fastjournal.foreign.journal_export import export_journal
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.format.foreign_exports import (
     NOW,
     TARGETS,
     Target,
-    Work,
     each_target,
     export,
     exported,
@@ -35,79 +33,11 @@ from tests.format.foreign_exports import (
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
-RENAMED = b"renamed"
 
 
 def segments_of(disk: SimulatedDisk) -> list[bytes]:
     names = [name for name in disk.listdir("/out") if name.endswith(".log")]
     return [disk.read(f"/out/{name}") for name in names]
-
-
-def a_log(chance: random.Random, expected: list[Work]) -> list[SegmentBuilder]:
-    """Return segments with entries in every state, and what of them waits or is buried."""
-    segments = [SegmentBuilder(0), SegmentBuilder(1, ids_from=5000)]
-    for number in range(60):
-        log = segments[number // 30]
-        log.now_us += 1000
-        domain = chance.choice([b"a", b"b.c", b"q-1", b"d:e", b"per%cent"])
-        domain = domain.replace(b"%", b"%25").replace(b":", b"%3A")
-        priority = chance.choice((0, 128, 200, 255))
-        instant = chance.choice((0, START_US + number * 1000, NOW + chance.randrange(1, 9) * DAY))
-        expires = chance.choice((0, NOW + 10 * DAY, NOW - 1))
-        value = chance.randbytes(chance.choice((0, 5, 300)))
-        key = b"%b:%03d:%016d:%d" % (domain, priority, instant, number)
-        fate = chance.choice(["waits", "waits", "waits", "buried", "done", "leased"])
-        job = log.entry(
-            key, value=value, arrival=number, not_before=instant, expires=expires, uri=None
-        )
-        if fate == "buried":
-            log.fail(job, b"why")
-        elif fate == "done":
-            log.complete(job, key)
-        elif fate == "leased":
-            log.lease([job], NOW + DAY + number)
-        if fate != "done" and expires != NOW - 1:
-            expected.append(Work(domain, priority, instant, value, expires, fate == "buried"))
-    return segments
-
-
-def fits(domain: bytes, to: Target) -> bool:
-    """Whether a format holds the name of a domain of ``a_log``."""
-    return (b"." if to.format is Format.KESTREL else b"%") not in domain and b"_" not in domain
-
-
-def as_held(work: Work, to: Target) -> Work:
-    """Return work as far as a format holds it."""
-    domain = work.domain if fits(work.domain, to) else RENAMED
-    if to.format is Format.KESTREL:
-        instant = min(work.instant, NOW) // 1000 * 1000
-        return work._replace(domain=domain, priority=128, instant=instant)
-    if to.format is Format.BEANSTALKD:
-        # a buried job has no deadline in beanstalkd
-        instant = 0 if work.buried else work.instant
-        return work._replace(domain=domain, instant=instant, expires=0)
-    begins = max(work.instant, NOW)
-    expires = begins + min(max((work.expires or INSTANT_MAX) - begins, 1000), 30 * DAY)
-    return work._replace(domain=domain, instant=max(work.instant, 1), expires=expires)
-
-
-@each_target
-@pytest.mark.parametrize("seed", range(4))
-def test_export_is_read_back_as_the_entries_of_the_snapshot(to: Target, seed: int) -> None:
-    expected: list[Work] = []
-    done, found, disk = exported(to, *a_log(random.Random(seed), expected))
-    if to.format is Format.KESTREL:
-        buried = sum(work.buried for work in expected)
-        assert done.left_out["buried"] == buried > 0
-        expected = [work for work in expected if not work.buried]
-    assert done.written == len(found) == len(expected)
-    assert done.read == done.written + sum(done.left_out.values())
-    found = [w if fits(w.domain, to) else w._replace(domain=RENAMED) for w in found]
-    if to.format is Format.BEANSTALKD:
-        found = [w._replace(instant=0) if w.buried else w for w in found]
-    assert sorted(found) == sorted(as_held(work, to) for work in expected)
-    if to.format is Format.WORKQ:
-        assert len(assert_workq_accepts(segments_of(disk), now_us=NOW).jobs) == done.written
 
 
 INSTANTS = [

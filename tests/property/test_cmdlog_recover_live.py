@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import nullcontext
 
 import pytest
@@ -10,71 +9,20 @@ from msgspec.structs import astuple
 
 from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
-from fastjournal.protocol import Function, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine.engine import Engine, Settings
-from fastjournald.recovery.recover import load_engine
 from fastjournald.tables.entry import Entry, EntryState
-from tests.property.crash_requests import draw_request
+from tests.property.logged_engine import LOG, LoggedEngine
 from tests.property.packer import packing
 from tests.property.subject import SECOND, START
 
-LOG = "/log"
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
 BY_ALL = [
     *("key", "value_type", "value", "timestamp", "created", "modified", "arrival"),
     *("not_before", "job_id", "position", "record_bytes", "priority"),
 ]
 BY_FEW = ["expires", "ttl", "attempts", "token", "superseded", "first_due", "starts"]
-
-
-class Daemon:
-    """An engine with a log on a simulated disk, without sockets."""
-
-    def __init__(self, seed: int, settings: Settings) -> None:
-        self.draw = random.Random(seed)
-        self.settings = settings
-        self.disk = SimulatedDisk(seed)
-        self.disk.mkdir(LOG)
-        self.now = START
-        self.tokens: list[tuple[bytes, int]] = []
-        self.start()
-
-    def start(self) -> None:
-        found = recover(self.disk, LOG, now_us=self.now)
-        assert not found.diagnostics
-        self.engine = load_engine(
-            found.state,
-            self.settings,
-            self.append,
-            seed=self.draw.randbytes(8),
-            now=self.now,
-        )
-        self.writer = LogWriter(
-            self.disk,
-            LOG,
-            segment_bytes_max=3000,
-            sync=SyncPolicy.ALWAYS,
-            active=found.active,
-            sealed=found.sealed,
-            segment_start=self.engine.journal.log.segment_start,
-        )
-
-    def append(self, data: bytes, records: int, now: int) -> int:
-        return self.writer.append(data, records, now)
-
-    def step(self) -> None:
-        draw = self.draw
-        self.now += draw.choice((0, 1, 1000, SECOND, 9 * SECOND))
-        asked = draw_request(draw, self.now, self.tokens, exact=True, keys=KEYS)
-        data = self.engine.handle("session", asked, self.now)
-        assert data is not None
-        reply = decode_reply(data)
-        if asked.function in (Function.NEXT, Function.GET) and reply.timeout and reply.pairs:
-            self.tokens += [(pair.key, reply.timeout) for pair in reply.pairs]
-            del self.tokens[:-10]
 
 
 def live(engine: Engine) -> dict[bytes, dict[str, object]]:
@@ -109,7 +57,7 @@ def replayed(state: ReplayState) -> dict[bytes, dict[str, object]]:
     return entries
 
 
-def assert_same(found: Recovered, daemon: Daemon) -> None:
+def assert_same(found: Recovered, daemon: LoggedEngine) -> None:
     """Assert that a recovery found what the engine knows."""
     engine = daemon.engine
     assert replayed(found.state) == live(engine)
@@ -142,9 +90,9 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
     settings = Settings(
         attempts_max=attempts_max, lease_us_default=30 * SECOND, postpone_us_max=10 * SECOND
     )
-    daemon = Daemon(seed, settings)
+    daemon = LoggedEngine(seed, settings)
     for count in range(300):
-        daemon.step()
+        daemon.step(KEYS)
         if count % 10:
             continue
         daemon.writer.flush()
@@ -163,9 +111,9 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
 def test_repair_of_a_damaged_log_leaves_one_that_engine_and_workq_take(
     seed: int,
 ) -> None:
-    daemon = Daemon(seed, Settings(attempts_max=3, lease_us_default=30 * SECOND))
+    daemon = LoggedEngine(seed, Settings(attempts_max=3, lease_us_default=30 * SECOND))
     for _ in range(150):
-        daemon.step()
+        daemon.step(KEYS)
     daemon.writer.close()
     draw = daemon.draw
     names = [name for name in daemon.disk.listdir(LOG) if name.endswith(".log")]
@@ -186,10 +134,8 @@ def test_repair_of_a_damaged_log_leaves_one_that_engine_and_workq_take(
         assert not found.diagnostics
         left = [disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if name.endswith(".log")]
         assert_workq_accepts(left)
-        taken = Daemon(seed, daemon.settings)
-        taken.disk, taken.now = disk, daemon.now
-        taken.start()
+        taken = LoggedEngine(seed, daemon.settings, disk=disk, now=daemon.now)
         taken.engine.check()
         for _ in range(5):
-            taken.step()
+            taken.step(KEYS)
             taken.engine.check()

@@ -160,6 +160,7 @@ def test_export_of_any_entries_is_read_back_as_far_as_the_format_holds_them(
     to: Target, drawn: list[Work]
 ) -> None:
     log = SegmentBuilder(0)
+    log.complete(log.entry(b"done:128:0:x"), b"done:128:0:x")
     for number, work in enumerate(drawn):
         key = journal_key_of(work.domain, f"{number}", work.instant, work.priority)
         job = log.entry(

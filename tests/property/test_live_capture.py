@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 import pytest
 
-from fastjournal.errors import LogCorruptError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
@@ -25,8 +23,6 @@ from fastjournal.testing.logs import SegmentBuilder
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.undelivered import DeliveredJobs, DeliveringReply
-from fastjournald.tables.entry import Entry
-from fastjournald.wal.live_capture import LiveCapture
 from tests.property.cold_values import fetch
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.live_indexes import TakenIndex
@@ -195,41 +191,3 @@ def test_snapshot_index_that_is_taken_while_entries_change_equals_replay(
         seen += session.seen
     for name in NAMES:
         assert seen[name], f"no entry has {name}"
-
-
-HOOKS = (
-    *("remove", "leased", "set_value", "end_work", "set_expiry", "advance", "_set_back", "extend"),
-    *("bury", "kick", "rename_entry", "release", "note_superseded", "link", "_move_positions"),
-)
-"""Functions that have an entry captured before they change it."""
-
-
-@pytest.mark.parametrize("left_out", HOOKS)
-def test_snapshot_index_differs_from_replay_where_one_call_of_the_capture_is_left_out(
-    left_out: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("take", "take_renamed", "take_gone"):
-        monkeypatch.setattr(LiveCapture, name, left_out_in(left_out, name))
-    with pytest.raises((AssertionError, LogCorruptError, ValueError)):
-        run_sessions(600)
-
-
-def run_sessions(number: int) -> None:
-    """Play so many sessions."""
-    for seed in range(number):
-        Session(seed).run()
-
-
-def left_out_in(function: str, name: str) -> Callable[[LiveCapture, Entry], None]:
-    """Return that method of the capture, which does nothing where it is called by the function."""
-    plain = getattr(LiveCapture, name)
-
-    def call(capture: LiveCapture, entry: Entry) -> None:
-        caller = sys._getframe(1)
-        if caller.f_code.co_name == "before_change":
-            assert caller.f_back is not None
-            caller = caller.f_back
-        if caller.f_code.co_name != function:
-            plain(capture, entry)
-
-    return call

@@ -40,8 +40,7 @@ from fastjournal.spark.nightly import analysis_jobs
 from fastjournal.spark.nightly.analysis_jobs import BACKLOG_NUMBERS
 from fastjournal.spark.nightly.day_store import DayState, DayStore
 from fastjournal.spark.nightly.preparation import Night
-from fastjournal.spark.nightly.report.texts import count, duration, share
-from fastjournal.spark.nightly.report.texts import instant as instant_text
+from fastjournal.spark.nightly.report.texts import count, duration
 from fastjournal.spark.nightly.run import NightOutcome, run_night
 from fastjournal.testing.logs import SegmentBuilder
 from fj_cli.demo.history import ERROR, SLOW_US, HistoryLedger
@@ -358,44 +357,6 @@ def test_report_in_a_browser_fits_its_screens_and_has_charts_with_marks(
         assert ERROR.decode() in slow["gohugo.io: work took long"]
         assert "Since: 2026-11-19" in slow["gohugo.io: work took long"]
         assert "were due" in slow[starving_headline(played)]
-
-
-def test_report_in_a_browser_has_the_figures_of_the_stored_tables(
-    played: Played, seen: dict[str, dict[str, Any]]
-) -> None:
-    _, domains = total_and_domains(played)
-    assert len(domains) == 2
-    hours = hours_of_all_domains(played)
-    (failure,) = (row for row in stored(played, "failures") if row["event"] == "failed")
-    for page in seen.values():
-        tables = {tuple(table[0][:3]): table[1:] for table in page["tables"]}
-        assert [row[:4] for row in tables["hour", "set", "leased"]] == [
-            [f"{hour:02}:00", *(count(row[kind]) for kind in ("set", "leased", "completed"))]
-            for hour in range(24)
-            for row in [hours.get(hour, Counter())]
-        ]
-        for row, saving, stored_row in zip(
-            tables["domain", "leased", "wait p50"],
-            tables["domain", "requests", "saved"],
-            domains,
-            strict=True,
-        ):
-            counts = {kind: count(stored_row[kind]) for kind in analysis_jobs.KINDS}
-            assert row[:2] == [stored_row["domain"], counts["leased"]]
-            assert row[2:6] == times(stored_row, "wait")
-            assert row[6:] == [counts["completed"], *times(stored_row, "run")]
-            saved = share(stored_row["replaced"], stored_row["set"])
-            assert saving[:3] == [stored_row["domain"], counts["set"], counts["replaced"]]
-            assert saving[3:] == [saved, counts["completed"]]
-        (told,) = (row for row in tables["domain", "reason", "kind"] if row[2] == "failed")
-        assert told[:3] == [failure["domain"], failure["reason"], "failed"]
-        assert told[3:5] == [count(failure[name]) for name in ("count", "entries")]
-        assert told[5:] == [instant_text(failure[name]) for name in ("first_seen", "last_seen")]
-        first, *_ = tables["domain", "priority", "entries"]
-        entries = Counter[str]()
-        for row in stored(played, "backlog"):
-            entries[row["domain"]] += row["entries"]
-        assert first[:3] == [entries.most_common(1)[0][0], "all", count(max(entries.values()))]
 
 
 def test_events_of_days_are_read_from_their_files_on_this_machine(

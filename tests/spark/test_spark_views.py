@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import fastjournal.spark
 from fastjournal.cmdlog.format.endings import REPLACED
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo, segment_name
-from fastjournal.cmdlog.format.operation_records import Extend, Link, Rename
+from fastjournal.cmdlog.format.operation_records import Extend
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
@@ -26,8 +25,7 @@ from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS
 from fastjournal.spark.query.requested_schema import INSTANTS
 from fastjournal.spool import Spool
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
-from tests.spark.java_machine import CODEGEN_MODE, JavaMachine
+from tests.spark.java_machine import CODEGEN_MODE
 from tests.spark.live_snapshots import take_live_snapshot
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
@@ -82,31 +80,6 @@ def test_entries_equal_the_replay_of_colliding_records(spark: SparkSession, tmp_
         spark.conf.set(CODEGEN_MODE, interpreted)
 
 
-def test_entries_of_a_hot_uri_and_a_chain_of_links_equal_the_replay(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    segment = SegmentBuilder()
-    before: tuple[bytes, bytes] | None = None
-    for number in range(300):
-        key = b"web:1:%d:x%d" % (segment.now_us, number)
-        job = segment.entry(key, uri=b"http://hot", arrival=number)
-        if before is not None:
-            segment.complete(*before, how=REPLACED + 1)
-        before = job, key
-        if number == 290:
-            segment.lease([job], segment.now_us + 3600_000_000)
-            before = None
-        linked = segment.entry(b"key %d" % number, arrival=number)
-        segment.operation(Link(linked, b"link %d" % number))
-        if number % 2:
-            segment.operation(Rename(linked, b"link %d" % (number - 1), segment.now_us, b"", b""))
-        segment.now_us += 1_000_000
-    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
-    expected = replayed(tmp_path)
-    assert len(expected) == 302
-    assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
-
-
 def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_path: Path) -> None:
     # Jobs of different recordings have different ids, so they are one log: eight of them a segment.
     recordings = [path.read_bytes() for path in sorted(CORPUS.glob("*/*.log"))]
@@ -142,40 +115,6 @@ def test_entries_view_loads_without_a_job_and_reads_places_of_a_live_index(
             spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
         assert frame.count() == len(expected)
         assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
-
-
-def test_live_index_of_other_files_or_torn_is_one_sentence_where_load_is_called(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    for name, seed in (("one", 1), ("two", 2)):
-        write_random_log(tmp_path / name, seed, segments=2, records=40)
-    one, two = (take_live_snapshot(tmp_path / n, tmp_path / f"{n}s") for n in ("one", "two"))
-    data = (one / "LIVE").read_bytes()
-    for harmed, words in (
-        (None, "the live index is missing"),
-        (data[:-1], "the live index is torn"),
-        (
-            data[:7] + b"\2" + data[8:],
-            "a live index of version 2, and this release reads version 1",
-        ),
-        ((two / "LIVE").read_bytes(), "the live index is of other segments than those that the"),
-    ):
-        (one / "LIVE").unlink(missing_ok=True)
-        if harmed is not None:
-            (one / "LIVE").write_bytes(harmed)
-        for mode in ("failfast", "permissive"):
-            with pytest.raises(LogCorruptError) as caught:
-                read(spark, one, "entries", mode=mode)
-            assert str(caught.value).startswith(f"{one}/LIVE: {words}")
-    broken = bytearray(data)
-    broken[len(data) // 3] ^= 4
-    (one / "LIVE").unlink()
-    (one / "LIVE").write_bytes(broken)
-    with (
-        pytest.raises(LogCorruptError, match="the checksum of a run is wrong"),
-        translating_workers(),
-    ):
-        read(spark, one, "entries").collect()
 
 
 def test_entries_view_has_a_partition_for_some_bytes_of_a_snapshot(tmp_path: Path) -> None:
@@ -579,28 +518,6 @@ def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -
         read(spark, tmp_path, "entries").collect()
     rows = read(spark, tmp_path, "entries", mode="permissive").collect()
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
-
-
-@pytest.fixture(scope="module")
-def cleaned_log(java_machine: JavaMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a log with compacted segments that is whole."""
-    directory = tmp_path_factory.mktemp("cleaned")
-    write_cleaned_log(directory)
-    assert read(java_machine.session(), directory, "entries").count() == 28
-    return directory
-
-
-@pytest.mark.parametrize("change", ["header", "record", "older", "another", "gone"])
-def test_chain_of_segments_is_checked_by_the_view_entries(
-    spark: SparkSession, cleaned_log: Path, tmp_path: Path, change: str
-) -> None:
-    shutil.copytree(cleaned_log, tmp_path, dirs_exist_ok=True)
-    harm_first_segment(tmp_path, change)
-    with pytest.raises(LogCorruptError, match=segment_name(1)), translating_workers():
-        read(spark, tmp_path, "entries").collect()
-    if change in ("record", "gone"):
-        rows = read(spark, tmp_path, "entries", mode="permissive").collect()
-        assert sum(segment_name(1) in (row["_corrupt"] or "") for row in rows) == 1
 
 
 def test_reader_takes_paths_and_names_unknown_options(spark: SparkSession, tmp_path: Path) -> None:
