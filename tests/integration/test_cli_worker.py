@@ -192,6 +192,29 @@ def test_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_same(
         assert client.stats()["entries"] == 0
 
 
+def test_worker_whose_last_job_was_lost_ends_well_once_the_daemon_is_back_without_work(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with SyncClient(daemon.address) as client:
+        add(client, "one")
+    began = tmp_path / "began"
+    worker = cli.start(
+        *("next", "--lease", "2s", "--max-attempts", "1", "--json"),
+        *("--exec", "sh", "-c", f"touch {began}; sleep 600 & wait"),
+    )
+    wait_until(began.exists)
+    daemon.kill()
+    leased_until = time.monotonic() + 2
+    assert worker.stderr is not None
+    assert results(worker.stderr.readline()) == ["lost"]
+    # the end of the lease was that of the last attempt: the entry is buried, and nothing to do
+    time.sleep(max(0.0, leased_until - time.monotonic()))
+    (tmp_path / "socket").unlink(missing_ok=True)
+    daemon.start()
+    _, stderr = worker.communicate(timeout=60)
+    assert (worker.returncode, results(stderr)) == (0, [])
+
+
 def test_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:

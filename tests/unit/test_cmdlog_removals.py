@@ -145,17 +145,18 @@ def test_completion_of_work_behind_unrelated_damage_is_applied(told: int) -> Non
     assert list(result.state.tombstones) == [KEY]
 
 
-def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> None:
+@pytest.mark.parametrize("key", [b"k", b"k" * 300], ids=["short", "long"])
+def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it(key: bytes) -> None:
     log = SegmentBuilder()
-    one = log.entry(b"k", value=b"one")
-    two = log.entry(b"k", value=b"two")
+    one = log.entry(key, value=b"one")
+    two = log.entry(key, value=b"two")
     log.remove(one, REPLACED + 1)
     log.entry(b"between")
-    log.complete(two, b"k", START_US + 9)
+    log.complete(two, key, START_US + 9)
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result) == {b"between": b"value", b"behind": b"value"}
-    assert result.state.tombstones[b"k"].timestamp == START_US + 9
+    assert result.state.tombstones[key].timestamp == START_US + 9
     assert len(result.diagnostics) == 1
 
 

@@ -61,6 +61,14 @@ def check(state: ReplayState) -> None:
     assert not live & set(state.tombstones)
 
 
+@pytest.mark.parametrize("domain", [b"pages", b"n" * 200], ids=["short", "long"])
+def test_serial_number_stays_the_highest_where_older_work_is_written_again(domain: bytes) -> None:
+    log = SegmentBuilder()
+    for serial in (9, 3):
+        log.entry(b"%b:128:1:%d" % (domain, serial), arrival=serial)
+    assert state_of(log).arrival == 9
+
+
 def tombs(state: ReplayState) -> dict[bytes, int]:
     return {key: tomb.timestamp for key, tomb in state.tombstones.items()}
 

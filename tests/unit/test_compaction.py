@@ -10,8 +10,12 @@ import pytest
 
 from fastjournal.cmdlog.format.endings import DELETED, how_of
 from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, SegmentInfo
-from fastjournal.cmdlog.format.operation_records import Operation, tag_of, unpack_operation
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command, SegmentInfo
+from fastjournal.cmdlog.format.operation_records import (
+    Operation,
+    tag_of,
+    unpack_operation,
+)
 from fastjournal.cmdlog.format.records import Record, decode_body, is_operation
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
@@ -586,6 +590,32 @@ def test_compaction_frees_what_too_many_small_files_wait_for() -> None:
         log.clean_all()
     assert by_number(log, base.number).bytes < base.bytes
     assert len(log.segments()) < 20
+    log.check()
+
+
+def test_compaction_keeps_the_end_of_a_renamed_entry_until_its_record_is_gone() -> None:
+    log = CompactedLog(cmdlog_seg_size=8192)
+    log.fill(30)
+    log.done(Function.SET, KEY, b"first", flags=Flag.PERSIST)
+    base = log.roll()
+    log.done(Function.RENAME, KEY, uri=OTHER, flags=Flag.PERSIST)
+    log.fill(30, key=b"gone/%d")
+    two = log.roll()
+    log.pass_time(1)
+    log.done(Function.SET, KEY, b"second", flags=Flag.PERSIST)
+    log.done(Function.DELETE, OTHER, flags=Flag.OVERWRITE)
+    log.empty(15, key=b"gone/%d")
+    log.roll()
+    for number in (15, 22):
+        # the rename becomes the end of the entry that it renamed, and that stays
+        assert log.clean(by_number(log, two.number)) == "rewritten"
+        kept = records(log, by_number(log, two.number))
+        assert [one.command for one in kept].count(Command.EXPIRE) == 1
+        for more in range(number, number + 7):
+            log.done(Function.DELETE, b"gone/%d" % more, flags=Flag.OVERWRITE)
+    log.check()
+    log.empty(30)
+    assert log.clean(base) in ("removed", "moved", "rewritten")
     log.check()
 
 

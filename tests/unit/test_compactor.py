@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import trio.testing
 
 from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import verify
+from fastjournal.limits import UNDERSIZED_SEGMENTS_MAX
 from fastjournal.protocol.constants import Flag, Function
 from fastjournald.compaction.compact_segment import (
     DURABLE,
@@ -20,7 +22,7 @@ from fastjournald.compaction.compact_segment import (
     compact_segment,
 )
 from fastjournald.compaction.liveness import Liveness
-from fastjournald.compaction.policy import bytes_usual
+from fastjournald.compaction.policy import awaited_most, bytes_usual
 from fastjournald.compaction.segment_filter import SegmentFilter
 from fastjournald.tasks.compactor import TURN_SECONDS_MAX, CompactionPace, Compactor
 from fastjournald.wal.segment_usage import SegmentScore, SegmentUsage
@@ -334,3 +336,17 @@ def test_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_g
     assert not space.is_changed(3, 49, PRESENT)
     space.remove_segment(2)
     assert space.is_changed(3, 49, PRESENT)
+
+
+def test_compaction_passes_over_an_awaited_segment_that_could_not_be_cleaned() -> None:
+    usage, small = SegmentUsage(), range(10, 12 + UNDERSIZED_SEGMENTS_MAX)
+    for number in small:
+        usage.scores[number] = SegmentScore(100, waits=(1,) if number == 10 else (1, 2))
+    infos = [SegmentInfo(number, 9, 0, None, None, 1) for number in (1, 2, *small)]
+    present = frozenset(info.number for info in infos)
+    store: Any = SimpleNamespace(journal=SimpleNamespace(usage=usage))
+    log: Any = SimpleNamespace(sealed=infos, segment_bytes_max=1000)
+    assert awaited_most(store, log, present, 99) == 1
+    usage.scores[1] = SegmentScore(100, failed=True)
+    assert awaited_most(store, log, present, 99) == 2
+    assert awaited_most(store, log, present, 100) == 1

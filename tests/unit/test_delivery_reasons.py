@@ -57,6 +57,13 @@ def test_reason_follows_from_the_fields(fields: dict[str, object], expected: lis
     assert codes(with_fields(**fields)) == expected
 
 
+@pytest.mark.parametrize(
+    ("until_us", "word"), [(0, "delayed"), (NOW, "delayed"), (NOW + 1, "locked")]
+)
+def test_delayed_entry_is_locked_only_while_its_lock_holds(until_us: int, word: str) -> None:
+    assert state_of(with_fields(state="delayed", locked_until_us=until_us)) == word
+
+
 def test_advice_quotes_the_key_for_a_shell() -> None:
     (reason,) = reasons_of(with_fields(state="buried", attempts=2, buried_reason="no route"))
     assert reason.text == "buried after 2 failed attempts: no route"

@@ -13,6 +13,9 @@ from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.spark.history.event_rows import EventRow
+from fastjournal.spark.history.extractor import extract_events
+from fastjournal.spark.storage.files import SegmentFile
+from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import WorkqJobState, assert_workq_accepts
 from fj_cli.demo.history_log import HistoryLog
 from tests.property.compacted_log import LOG, CompactedLog
@@ -135,3 +138,17 @@ def test_log_of_a_page_that_changes_again_is_one_that_workq_accepts(
     recovered = recover(OsDisk(), directory, now_us=now)
     assert list(recovered.state.jobs) == [new]
     assert recovered.state.tombstones[key_history(1)].timestamp == now
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_unfinished_group_is_told_only_where_a_further_segment_shows_that_it_ends_there(
+    last: bool,
+) -> None:
+    log = SegmentBuilder()
+    log.entry(key(0))
+    log.batch(2)
+    log.entry(key(1))
+    data = bytes(log)
+    segment = SegmentFile("000000001.log", 1, len(data), last=last, open=last)
+    found = [event.key for event in extract_events(data, segment)]
+    assert found == [key(0)] + ([] if last else [key(1)])
