@@ -1,6 +1,6 @@
 """Processor instructions of one request, counted: repeatable on a busy machine.
 
-    python -m tests.bench.bench_instructions [--tokens | --listeners] [--vs OTHER/bin/python]
+    python -m tests.bench.bench_instructions [--tokens] [--vs OTHER/bin/python]
 
 The daemon runs under callgrind (valgrind), which counts what it executes, whatever else the machine
 does. Its event loop runs by a slower clock, as the processor does: else what it does each second
@@ -20,13 +20,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fastjournal.protocol import Request
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from tests.bench.one_connection import BATCH, WINDOW, Connection
 
 WARM_UP = 2 * WINDOW
@@ -61,17 +58,16 @@ class CountedDaemon:
         python: The interpreter of the checkout that it comes from.
         directory: A directory of its own.
         options: More of its options.
-        counting: Whether it counts from its start, which makes it fifty times slower.
     """
 
-    def __init__(self, python: str, directory: Path, *options: str, counting: bool = True) -> None:
+    def __init__(self, python: str, directory: Path, *options: str) -> None:
         self._dump = directory / "callgrind"
         self._dumps = 0
         self._ready_file = directory / "ready"
         command = [
             *("valgrind", "--tool=callgrind", f"--callgrind-out-file={self._dump}"),
             *(f"--vgdb-prefix={directory}/vgdb", "--dump-instr=no"),
-            *(f"--instr-atstart={'yes' if counting else 'no'}", python, "-P", "-c", PROGRAM),
+            *(python, "-P", "-c", PROGRAM),
             *("--cmdlog-path", str(directory / "log"), "--ready-file", str(self._ready_file)),
             *("--listen", "127.0.0.1:0", "--cmdlog-sync", "os"),
             *options,
@@ -105,10 +101,6 @@ class CountedDaemon:
         if found is None:
             raise RuntimeError("callgrind counted nothing")
         return int(found[1])
-
-    def start_counting(self) -> None:
-        """Count from here on."""
-        self._tell("instrumentation", "on")
 
     def _tell(self, *command: str) -> None:
         subprocess.run(
@@ -152,83 +144,6 @@ DOMAIN_TOKENS = TOKENS.replace('"", "other', '"example.org:", "other')
 """Token for two domains."""
 TOKEN_LOADS = dict(list(LOADS.items())[:2])
 """Scenarios of a client with a token for two domains: its NEXTs would have to name one."""
-
-
-LISTENED_WINDOW = 32
-"""SETs of a window beside clients that listen; between two windows the daemon waits."""
-FIRST = {LISTENED_WINDOW: 20_000, 1: 5_000}
-"""SETs, by window, in which what costs too much has to end,"""
-STEADY = {LISTENED_WINDOW: 3_200, 1: 500}
-"""and those that are counted after it."""
-
-
-def key_elsewhere() -> list[Request]:
-    """Listen to one key that does not change."""
-    return [
-        Request(
-            Function.SET, 1, Flag.PERSIST | Flag.LISTEN, 1, b"elsewhere", value_type=1, value=b"v"
-        )
-    ]
-
-
-def ranges(number: int) -> list[Request]:
-    """Listen to ranges that contain every key."""
-    flags = Flag.LISTEN | Query.RANGE << QUERY_SHIFT
-    ends = [b"z%d" % at for at in range(number)]
-    return [
-        Request(Function.GET, at, flags, key=b"", second_key=end, count=1)
-        for at, end in enumerate(ends)
-    ]
-
-
-def expressions(number: int) -> list[Request]:
-    """Listen to expressions that no key contains."""
-    flags = Flag.LISTEN | Query.REGEX << QUERY_SHIFT
-    forms = [b"item%d.*[a-f]+x" % at for at in range(number)]
-    return [Request(Function.GET, at, flags, key=form) for at, form in enumerate(forms)]
-
-
-LISTENERS: dict[str, list[list[Request]]] = {
-    "nobody": [],
-    "one key elsewhere": [key_elsewhere()],
-    "one range over everything": [ranges(1)],
-    "10 ranges over everything": [ranges(10)],
-    "20 expressions that miss": [expressions(20)],
-    "1,000 expressions and 1,000 ranges": [expressions(1000), ranges(1000)],
-}
-"""Subscriptions of each of the clients beside a writer."""
-
-
-def measure_listeners(python: str) -> dict[str, float]:
-    """Return the instructions of a SET beside clients that listen and read all the time."""
-    return {
-        f"SET beside {who}, windows of {window}, {which}": figure
-        for window in FIRST
-        for who, clients in LISTENERS.items()
-        for which, figure in beside(python, clients, window).items()
-    }
-
-
-def beside(python: str, clients: list[list[Request]], window: int) -> dict[str, float]:
-    """Return the instructions of the first SETs, and of those after them."""
-    with tempfile.TemporaryDirectory() as directory:
-        daemon = CountedDaemon(python, Path(directory), counting=False)
-        try:
-            address = daemon.wait_ready()
-            writer = Connection(address)
-            writer.put(WARM_UP)
-            for requests in clients:
-                listener = Connection(address)
-                listener.ask(requests)
-                threading.Thread(target=listener.read_all, daemon=True).start()
-            daemon.start_counting()
-            figures = {}
-            for which, number in ("first", FIRST[window]), ("then", STEADY[window]):
-                writer.put(number, window)
-                figures[which] = daemon.count() / number
-            return figures
-        finally:
-            daemon.stop()
 
 
 def measure_all(python: str) -> dict[str, float]:
@@ -289,14 +204,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the instructions of a request.")
     parser.add_argument("--vs", metavar="PYTHON", help="interpreter of another checkout")
     parser.add_argument("--tokens", action="store_true", help="count clients with a token only")
-    parser.add_argument("--listeners", action="store_true", help="count SETs beside LISTEN only")
     given = parser.parse_args()
     if shutil.which("valgrind") is None:
         print("valgrind is not installed (apt-get install valgrind): nothing is counted")
         return
     count = measure_tokens if given.tokens else measure_all
-    if given.listeners:
-        count = measure_listeners
     ours = count(sys.executable)
     theirs = count(given.vs) if given.vs else {}
     for what, figure in ours.items():

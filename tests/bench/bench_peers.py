@@ -16,47 +16,22 @@ the report says if other work disturbed it. Peers that are not installed are lef
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from tests.bench.one_connection import DIRECTORY
 from tests.bench.peers.filled import measure_filled
-from tests.bench.peers.generator import Generator
-from tests.bench.peers.machine import described, disturbances
-from tests.bench.peers.page import aim_text, number
-from tests.bench.peers.rows import OURS, Measurements, Report, chosen, verdicts
-from tests.bench.peers.servers import SERVERS
-from tests.bench.peers.table import ROWS
+from tests.bench.peers.page import ROWS, render
+from tests.bench.peers.rows import Measurements, Report, chosen, described
+from tests.bench.peers.servers import SERVERS, Generator
 from tests.bench.peers.throughput import measure_throughput
 
 THROUGHPUT_SHARE = 0.4
 """Share of the time that the throughput has at most."""
-
-
-def show(report: Report, console: Console) -> None:
-    """Print a line for each row and server, then the aims."""
-    table = Table("row", "server", "unit", "median", "min", "max", "ours is")
-    for each in report.measured:
-        ours = report.find(each.row, OURS, each.unit)
-        compared = ours is not None and each.server != OURS and each.median
-        ratio = f"{ours.median / each.median:.2f} x" if ours is not None and compared else ""
-        figures = (number(value) for value in (each.median, min(each.values), max(each.values)))
-        table.add_row(each.row, each.server, each.unit, *figures, ratio)
-    console.print(table)
-    aims = Table("row", "aim", "measured", "met")
-    for verdict in verdicts(report, ROWS):
-        aim, met = aim_text(verdict.row, verdict.aim), "yes" if verdict.met else "no"
-        aims.add_row(verdict.row.key, aim, number(verdict.value), met)
-    console.print(aims)
-    for reason in disturbances(report):
-        console.print(f"the machine was not quiet: {reason}")
 
 
 def commit() -> str:
@@ -104,12 +79,11 @@ def main() -> None:
         rows = chosen(ROWS, [key for key in given.only.split(",") if key])
     except ValueError as error:
         parser.error(f"{error}; there are {', '.join(row.key for row in ROWS)}")
-    console = Console(width=None if os.isatty(1) else 140)
     for kind in SERVERS:
         if not kind.is_installed():
-            console.print(f"{kind.name}: {kind.program} is not installed, and left out")
+            print(f"{kind.name}: {kind.program} is not installed, and left out")
     report = measure(given.rounds, given.jobs, {row.key for row in rows}, given.minutes)
-    show(report, console)
+    print(render(report))
     if given.json:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
 

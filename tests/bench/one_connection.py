@@ -42,21 +42,6 @@ class Connection:
         """Close the connection."""
         self._socket.close()
 
-    def ask(self, requests: list[Request]) -> None:
-        """Send requests one by one, none of which is refused."""
-        connection = ClientConnection()
-        for request in requests:
-            reply = self._answer(connection, encode_request(request))
-            assert not reply.error or reply.code == "not-found", reply.error
-
-    def read_all(self) -> None:
-        """Read until the daemon is gone."""
-        try:
-            while self._socket.recv(1 << 18):
-                pass
-        except ConnectionError:
-            pass
-
     def windows(self, count: int, window: int = WINDOW) -> list[bytes]:
         """Encode SETs, each of a resource of its own, in windows of so many."""
         now = time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""Rows of a large queue: growth, memory and start of servers with many waiting jobs."""
+"""Rows of a large queue: growth, memory, start and latency of servers with many waiting jobs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench.peers import latency
-from tests.bench.peers.generator import Generator
-from tests.bench.peers.machine import note_limits
-from tests.bench.peers.rounds import rounds_until
-from tests.bench.peers.rows import Aim, Measurements, Row
-from tests.bench.peers.servers import SERVERS, Beanstalkd, Server
+from tests.bench.peers.rows import Aim, Measurements, Row, note_limits, rounds_until
+from tests.bench.peers.servers import SERVERS, Beanstalkd, Fastjournald, Generator, Server
 
 SMALL = 10_000
 """Waiting jobs of the small queue that growth is measured against."""
@@ -48,7 +44,7 @@ def measure_filled(
         seconds: Fewer rounds are measured if they took longer.
     """
     end = time.monotonic() + seconds
-    if not any(row.key in keys for row in ROWS + latency.ROWS):
+    if not any(row.key in keys for row in ROWS + LATENCY_ROWS):
         return
     with ExitStack() as stack:
         pairs = []
@@ -76,7 +72,7 @@ def measure_filled(
                     in_turn = (small, large) if number % 2 else (large, small)
                     rates = {server: enqueue_rate(generator, server) for server in in_turn}
                     into.add("growth", large.name, "ratio", rates[large] / rates[small])
-                latency.measure_latency(generator, large, keys, into)
+                measure_latency(generator, large, keys, into)
                 large.stop()
 
 
@@ -101,3 +97,49 @@ def enqueue_rate(generator: Generator, server: Server) -> float:
     rate = generator.run(server, f"put:1:256:{count}").roles[0].rate
     generator.run(server, f"take:1:64:{count}")
     return rate
+
+
+# --- latency --------------------------------------------------------------------------------------
+
+LEASES = 1_000
+LEASE = f"take:1:1:{LEASES}"
+"""Load whose latency is measured."""
+STREAM = "put:1:256:0"
+SCAN = "scan:1:256:0"
+
+TURN = "longest turn ms"
+"""Upper bound of the histogram's bucket that has the longest turn of the event loop."""
+
+LATENCY_ROWS = (
+    Row(
+        "lease-p99",
+        "p99 of a lease beside enqueues and scans",
+        "p99 us",
+        (Aim(3_000), Aim(10, unit=TURN)),
+    ),
+    Row("slowest-page", "slowest page of 256 keys beside them", "us", (Aim(20_000),)),
+)
+
+
+def measure_latency(
+    generator: Generator, server: Server, keys: Collection[str], into: Measurements
+) -> None:
+    """Measure a filled server once; what is enqueued beside is taken again."""
+    if not any(row.key in keys for row in LATENCY_ROWS):
+        return
+    background = (STREAM, SCAN) if server.has_scans else (STREAM,)
+    before = server.turns() if isinstance(server, Fastjournald) else {}
+    lease, stream, *scans = generator.run(server, LEASE, *background).roles
+    if isinstance(server, Fastjournald):
+        after = server.turns()
+        longest = min(
+            bound
+            for bound in after
+            if after[bound] - before[bound] == after[float("inf")] - before[float("inf")]
+        )
+        into.add("lease-p99", server.name, TURN, longest * 1e3)
+    into.add("lease-p99", server.name, "p99 us", lease.p99_us)
+    for scan in scans:
+        into.add("slowest-page", server.name, "us", scan.max_us)
+    if stream.operations > LEASES:
+        generator.run(server, f"take:1:64:{stream.operations - LEASES}")

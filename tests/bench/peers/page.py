@@ -13,21 +13,28 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench.peers.machine import ECHOES, MACHINE, OTHER_WORK, SYNCS, disturbances
+from tests.bench.peers import filled, throughput
 from tests.bench.peers.rows import (
     BEANSTALKD,
+    ECHOES,
     GENERATOR,
     LUA,
+    MACHINE,
+    OTHER_WORK,
     OURS,
     PROCESSOR,
     STREAMS,
+    SYNCS,
     Aim,
     Measured,
     Report,
     Row,
+    disturbances,
     verdicts,
 )
-from tests.bench.peers.table import ROWS
+
+ROWS = throughput.ROWS + filled.ROWS + filled.LATENCY_ROWS
+"""All rows, in the order of the table."""
 
 PAGE = Path(__file__).parents[3] / "docs" / "performance.md"
 

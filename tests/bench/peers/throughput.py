@@ -9,9 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench.peers.generator import Generator
-from tests.bench.peers.machine import note_limits
-from tests.bench.peers.rounds import rounds_until
 from tests.bench.peers.rows import (
     BEANSTALKD,
     GENERATOR,
@@ -22,8 +19,10 @@ from tests.bench.peers.rows import (
     Aim,
     Measurements,
     Row,
+    note_limits,
+    rounds_until,
 )
-from tests.bench.peers.servers import SERVERS, Beanstalkd, Server
+from tests.bench.peers.servers import SERVERS, Beanstalkd, Generator, Server
 
 
 class Scenario(msgspec.Struct, frozen=True):
