@@ -5,8 +5,7 @@
 Two engines in one process, without sockets and log: one with ten thousand waiting entries, one with
 a million. Windows of 256 SETs with a URI go to them in turns, so that both have the same share of
 the machine; then each window is removed. The entries come last in the order of work, or at random
-places in it. The two tables whose time depends on their size are measured alone in the same way:
-the key table (two look-ups and two insertions for each entry) and the ready list.
+places in it.
 
 ``--lists`` compares whole requests, from their bytes to those of the replies, with
 ``SortedEntries`` and with ``SortedKeyList`` of sortedcontainers as the ready list: two engines of
@@ -20,7 +19,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 from unittest.mock import patch
@@ -142,29 +141,6 @@ class Load:
                 raise RuntimeError(f"{len(replies)} DELETEs of {JOBS} were carried out")
         return seconds
 
-    def put_keys(self) -> float:
-        """Put the keys of new entries into the key table, and remove them; return the seconds."""
-        window, keys = self._window(), self._engine.store.keys
-        started = time.thread_time()
-        for entry in window:
-            keys.get(entry.key)
-            keys.get(entry.uri or b"")
-            keys.add_new(entry, uri_stands=False)
-        seconds = time.thread_time() - started
-        for entry in window:
-            keys.remove(entry)
-        return seconds
-
-    def put_ready(self) -> float:
-        """Put new entries into the ready list, and remove them; return the seconds."""
-        window, ready = self._window(), self._engine.store.scheduler.domain_of(NAME).ready
-        started = time.thread_time()
-        ready.add_all(window)
-        seconds = time.thread_time() - started
-        for entry in window:
-            ready.remove(entry)
-        return seconds
-
     def _put(self, window: list[Entry]) -> float:
         data = b"".join(
             encode_request(
@@ -192,13 +168,6 @@ class Load:
             uri = b"https://www.example.org/pages/%010d.html" % number
             entries.append(Entry(facts, key, uri, b"%0100d" % number, domain))
         return entries
-
-
-MEASURES: dict[str, Callable[[Load], float]] = {
-    "SET": Load.put,
-    "its keys in the key table": Load.put_keys,
-    "its place in the ready list": Load.put_ready,
-}
 
 
 def compare_lists(entries: int, rounds: int) -> None:
@@ -240,17 +209,16 @@ def main() -> None:
     for ascending in (True, False):
         few = Load(FEW, ascending=ascending)
         many = Load(given.entries, ascending=ascending)
-        for what, measure in MEASURES.items():
-            pairs = [(measure(few), measure(many)) for _ in range(given.rounds)]
-            small, large = (
-                statistics.median(seconds) / WINDOW * 1e6 for seconds in zip(*pairs, strict=True)
-            )
-            print(
-                f"{what}, {'last in order' if ascending else 'at random'}: "
-                f"{small:.2f} us with {FEW:,} entries, {large:.2f} us with {given.entries:,}: "
-                f"{small / large:.2f}",
-                flush=True,
-            )
+        pairs = [(few.put(), many.put()) for _ in range(given.rounds)]
+        small, large = (
+            statistics.median(seconds) / WINDOW * 1e6 for seconds in zip(*pairs, strict=True)
+        )
+        print(
+            f"SET, {'last in order' if ascending else 'at random'}: "
+            f"{small:.2f} us with {FEW:,} entries, {large:.2f} us with {given.entries:,}: "
+            f"{small / large:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

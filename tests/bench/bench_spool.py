@@ -7,7 +7,7 @@ table alternate. Costs are processor time, which other programs change less than
 wall; throughputs and latencies are wall time, and worth something on a quiet machine only.
 
     append    processor time of ``Spool.append`` of 100 bytes with a URI; beside ``os.write`` of as
-              many bytes, a line of ``logging`` to a file, and an INSERT into SQLite (WAL)
+              many bytes, and an INSERT into SQLite (WAL)
     durable   appends a second, each on the disk when it returns: by one thread, and by 16
     forward   ``fj-forwarder`` from a full spool to a daemon that syncs: processor time of each of
               them for a record, without their starts, and records a second
@@ -18,7 +18,6 @@ wall; throughputs and latencies are wall time, and worth something on a quiet ma
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import os
 import resource
@@ -126,26 +125,6 @@ def writing(directory: Path, *, durable: bool) -> Iterator[Store]:
 
 
 @contextmanager
-def logging_lines(directory: Path, *, durable: bool) -> Iterator[Store]:
-    """Give a line of ``logging`` to a file."""
-    logger = logging.Logger("bench")
-    handler = logging.FileHandler(directory / "lines")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    text = VALUE.decode()
-
-    def store(number: int) -> None:
-        logger.info("%s %s", URI % number, text)
-        if durable:
-            os.fdatasync(handler.stream.fileno())
-
-    try:
-        yield store
-    finally:
-        handler.close()
-
-
-@contextmanager
 def inserting(directory: Path, *, durable: bool) -> Iterator[Store]:
     """Give an INSERT into SQLite in WAL mode, a transaction each."""
     connection = sqlite3.connect(
@@ -174,7 +153,6 @@ def in_directory(opening: Opening, parent: str, *, durable: bool) -> Iterator[St
 STORES: dict[str, Opening] = {
     "Spool.append": spooling,
     "os.write": writing,
-    "logging": logging_lines,
     "SQLite (WAL)": inserting,
 }
 

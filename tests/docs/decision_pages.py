@@ -14,23 +14,6 @@ DIRECTORY = ROOT / "docs" / "decisions"
 README = DIRECTORY / "README.md"
 
 ANCHOR = re.compile(r'<a id="([a-z0-9-]+)"></a>')
-PARTS = ("Context", "Decision", "Consequences")
-_PART = re.compile(rf"^\*\*({'|'.join(PARTS)})\.\*\*", re.MULTILINE)
-_NOTE = re.compile(r'^- (?:<a id="[a-z0-9-]+"></a>)+([^:]+):', re.MULTILINE)
-
-
-class Section(NamedTuple):
-    """A decision, or a note."""
-
-    anchors: tuple[str, ...]
-    heading: str
-    parts: tuple[str, ...]
-    """Headings of the parts of a decision, in their order; a note has none."""
-
-    @property
-    def is_note(self) -> bool:
-        """Whether this is a line under "Notes"."""
-        return not self.heading.startswith("## ")
 
 
 class Page(NamedTuple):
@@ -40,7 +23,6 @@ class Page(NamedTuple):
     title: str
     keywords: tuple[str, ...]
     modules: tuple[str, ...]
-    sections: tuple[Section, ...]
     text: str
 
 
@@ -56,42 +38,13 @@ def read_page(path: Path) -> Page:
     if len(lines) < len(starts) or not all(map(str.startswith, lines, starts)):
         raise ValueError(f"{path.name} does not begin with title, keywords and modules")
     title, keywords, modules = map(str.removeprefix, lines, starts)
-    body, _, notes = text.partition("\n## Notes\n")
-    pieces = re.split(r"^(?=<a id=|## )", body, flags=re.MULTILINE)[1:]
-    sections = [
-        Section(tuple(ANCHOR.findall(head)), heading, tuple(_PART.findall(rest)))
-        for head, heading, rest in map(_split_section, _joined(pieces))
-    ]
-    sections += [
-        Section(tuple(ANCHOR.findall(found[0])), found[1], ()) for found in _NOTE.finditer(notes)
-    ]
     return Page(
         path,
         title,
         tuple(keywords.split(", ")),
         tuple(re.findall(r"`([^`]+)`", modules)),
-        tuple(sections),
         text,
     )
-
-
-def _joined(pieces: list[str]) -> list[str]:
-    """Put a line of anchors before the heading that it belongs to."""
-    joined: list[str] = []
-    anchors = ""
-    for piece in pieces:
-        if piece.startswith("<a id="):
-            anchors += piece
-        else:
-            joined.append(anchors + piece)
-            anchors = ""
-    return joined
-
-
-def _split_section(piece: str) -> tuple[str, str, str]:
-    head, _, rest = piece.partition("## ")
-    heading, _, rest = rest.partition("\n")
-    return head, f"## {heading}", rest
 
 
 def read_pages() -> list[Page]:

@@ -38,7 +38,7 @@ from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
-from tests.spark.plan_logs import write_log
+from tests.spark.random_logs import write_log
 
 CORPUS = Path(__file__).parent.parent / "format" / "data" / "workq"
 LOGS = sorted(path.stem for path in CORPUS.glob("*.json"))

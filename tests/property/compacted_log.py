@@ -35,8 +35,6 @@ from tests.property.subject import SECOND, START
 LOG = "/log"
 PERSIST = int(Flag.PERSIST)
 RANGE = Query.RANGE << QUERY_SHIFT
-NOTHING_LEFT_BYTES = 2000
-"""More than the records that a log without entries consists of take."""
 
 
 async def nothing_to_archive() -> None:

@@ -24,6 +24,7 @@ D, M, W, P, O, L, U = (  # noqa: E741 - a line of the table below has many
     int(Flag.LISTEN),
     int(Flag.UPDATE_TIMEOUT),
 )
+F = Function
 REGEX = Query.REGEX << QUERY_SHIFT
 CURSOR = Query.CURSOR << QUERY_SHIFT
 
@@ -80,142 +81,118 @@ LIMITS = (b'{"jobs":3}', b'{"jobs":0}', b'{"interval_us":1000}', b'{"interval_us
 """Values of LIMIT; each takes back what another one set."""
 
 OPERATIONS = [
-    Operation(1, Function.NOP, lambda c: {}, set()),
+    Operation(1, F.NOP, lambda c: {}, set()),
     Operation(
         10,
-        Function.SET,
+        F.SET,
         lambda c: {"key": plain(c), "flags": c.choice((0, P, P | O, O | L)), **value(c)},
         WRITE | {ErrorCode.EXISTS},
     ),
     Operation(
         10,
-        Function.SET,
+        F.SET,
         lambda c: {"key": job(c), "second_key": uri(c), "flags": P | O, **value(c)},
         WRITE | {ErrorCode.EXISTS},
     ),
     Operation(
         3,
-        Function.SET,
+        F.SET,
         lambda c: {"key": plain(c), "flags": O, "ttl": SECOND, **value(c)},
         WRITE | {ErrorCode.EXISTS},
     ),
     Operation(
-        10,
-        Function.GET,
-        lambda c: {"key": any_key(c), "flags": c.choice((0, D, D | M, D | L))},
-        GONE,
+        10, F.GET, lambda c: {"key": any_key(c), "flags": c.choice((0, D, D | M, D | L))}, GONE
     ),
     Operation(
         2,
-        Function.GET,
+        F.GET,
         lambda c: {"key": any_key(c), "flags": D, "timeout": SECOND},
         GONE | {ErrorCode.WORKED_ON, ErrorCode.LOCKED, ErrorCode.BUSY},
     ),
     Operation(
         2,
-        Function.GET,
+        F.GET,
         lambda c: {"key": plain(c), "second_key": b"t", "flags": D | M, "count": 20},
         set(),
     ),
     Operation(
         1,
-        Function.GET,
+        F.GET,
         lambda c: {"key": b"soak-.*%d$" % c.randrange(10), "flags": REGEX | L, "count": 9},
         set(),
     ),
     Operation(
         1,
-        Function.GET,
+        F.GET,
         lambda c: {"key": b"", "second_key": b"", "flags": W, "count": 3, "timeout": SECOND // 9},
         set(),
     ),
+    Operation(1, F.GET, lambda c: {"key": c.randbytes(9), "flags": REGEX}, {ErrorCode.BAD_REGEX}),
     Operation(
-        1,
-        Function.GET,
-        lambda c: {"key": c.randbytes(9), "flags": REGEX},
-        {ErrorCode.BAD_REGEX},
+        1, F.GET, lambda c: {"key": c.randbytes(20), "flags": CURSOR}, {ErrorCode.BAD_CURSOR}
     ),
-    Operation(
-        1,
-        Function.GET,
-        lambda c: {"key": c.randbytes(20), "flags": CURSOR},
-        {ErrorCode.BAD_CURSOR},
-    ),
-    Operation(5, Function.DELETE, lambda c: {"key": any_key(c)}, GONE | WRITE),
+    Operation(5, F.DELETE, lambda c: {"key": any_key(c)}, GONE | WRITE),
     Operation(
         5,
-        Function.ADD,
+        F.ADD,
         lambda c: {"key": plain(c), "value_type": 3, "value": b"\x01", "flags": c.choice((0, O))},
         GONE | KIND | {ErrorCode.LOCKED, ErrorCode.OVERFLOW},
     ),
-    Operation(3, Function.NOT, lambda c: {"key": plain(c)}, GONE | KIND | {ErrorCode.LOCKED}),
+    Operation(3, F.NOT, lambda c: {"key": plain(c)}, GONE | KIND | {ErrorCode.LOCKED}),
     Operation(
         3,
-        Function.TRUNCATE,
+        F.TRUNCATE,
         lambda c: {"key": plain(c), "value_type": 3, "value": b"\x40"},
         GONE | KIND | {ErrorCode.LOCKED},
     ),
     Operation(
-        3,
-        Function.LOCK,
-        lambda c: {"key": any_key(c), "timeout": SECOND},
-        GONE | {ErrorCode.LOCKED},
+        3, F.LOCK, lambda c: {"key": any_key(c), "timeout": SECOND}, GONE | {ErrorCode.LOCKED}
     ),
-    Operation(3, Function.UNLOCK, lambda c: {"key": any_key(c)}, GONE | {ErrorCode.NOT_OWNER}),
+    Operation(3, F.UNLOCK, lambda c: {"key": any_key(c)}, GONE | {ErrorCode.NOT_OWNER}),
     Operation(
         3,
-        Function.RENAME,
+        F.RENAME,
         lambda c: {"key": any_key(c), "second_key": plain(c), "flags": c.choice((0, O))},
         GONE | WRITE | {ErrorCode.EXISTS, ErrorCode.BAD_KEY},
     ),
     Operation(
         3,
-        Function.LINK,
+        F.LINK,
         lambda c: {"key": any_key(c), "second_key": uri(c)},
         GONE | {ErrorCode.EXISTS, ErrorCode.LOCKED, ErrorCode.TOO_LARGE, ErrorCode.WORKED_ON},
     ),
     Operation(
         10,
-        Function.NEXT,
+        F.NEXT,
         lambda c: {"key": domain(c), "flags": D | M, "count": c.choice((1, 5)), "timeout": SECOND},
         set(),
     ),
-    Operation(2, Function.NEXT, lambda c: {"key": domain(c), "flags": O, "count": 5}, set()),
+    Operation(2, F.NEXT, lambda c: {"key": domain(c), "flags": O, "count": 5}, set()),
     Operation(
-        1,
-        Function.NEXT,
-        lambda c: {"key": b"never", "flags": L, "ttl": c.randrange(SECOND)},
-        set(),
+        1, F.NEXT, lambda c: {"key": b"never", "flags": L, "ttl": c.randrange(SECOND)}, set()
     ),
-    Operation(2, Function.RELEASE, lambda c: {"key": job(c), "flags": W, "timeout": SECOND}, TOKEN),
+    Operation(2, F.RELEASE, lambda c: {"key": job(c), "flags": W, "timeout": SECOND}, TOKEN),
     Operation(
         1,
-        Function.RELEASE,
+        F.RELEASE,
         lambda c: {
             **{"key": job(c), "flags": W, "timeout": SECOND},
             **{"value_type": 2, "value": b"failed"},
         },
         TOKEN,
     ),
-    Operation(2, Function.TOUCH, lambda c: {"key": any_key(c), "ttl": 9 * SECOND}, TOKEN),
+    Operation(2, F.TOUCH, lambda c: {"key": any_key(c), "ttl": 9 * SECOND}, TOKEN),
+    Operation(1, F.BURY, lambda c: {"key": any_key(c), "value_type": 2, "value": b"why"}, TOKEN),
+    Operation(1, F.KICK, lambda c: {"key": b"", "second_key": domain(c), "count": 50}, set()),
+    Operation(1, F.KICK, lambda c: {"key": any_key(c)}, GONE | {ErrorCode.LOCKED}),
+    Operation(1, F.PAUSE, lambda c: {"key": domain(c), "ttl": SECOND // 10}, set()),
     Operation(
-        1, Function.BURY, lambda c: {"key": any_key(c), "value_type": 2, "value": b"why"}, TOKEN
+        1, F.LIMIT, lambda c: {"key": domain(c), "value_type": 2, "value": c.choice(LIMITS)}, set()
     ),
-    Operation(
-        1, Function.KICK, lambda c: {"key": b"", "second_key": domain(c), "count": 50}, set()
-    ),
-    Operation(1, Function.KICK, lambda c: {"key": any_key(c)}, GONE | {ErrorCode.LOCKED}),
-    Operation(1, Function.PAUSE, lambda c: {"key": domain(c), "ttl": SECOND // 10}, set()),
-    Operation(
-        1,
-        Function.LIMIT,
-        lambda c: {"key": domain(c), "value_type": 2, "value": c.choice(LIMITS)},
-        set(),
-    ),
-    Operation(1, Function.STATS, lambda c: {"key": c.choice((b"", b"churn-1"))}, set()),
-    Operation(1, Function.STATS, lambda c: {"key": any_key(c), "flags": D}, GONE),
-    Operation(2, Function.CANCEL, lambda c: {"count": c.randrange(1 << 16)}, GONE),
-    Operation(1, Function.AUTH, lambda c: {"value_type": 1, "value": b"any"}, set()),
+    Operation(1, F.STATS, lambda c: {"key": c.choice((b"", b"churn-1"))}, set()),
+    Operation(1, F.STATS, lambda c: {"key": any_key(c), "flags": D}, GONE),
+    Operation(2, F.CANCEL, lambda c: {"count": c.randrange(1 << 16)}, GONE),
+    Operation(1, F.AUTH, lambda c: {"value_type": 1, "value": b"any"}, set()),
 ]
 
 

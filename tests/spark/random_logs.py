@@ -258,3 +258,11 @@ def write_linked_log(directory: Path, seed: int) -> None:
                 uri = draw.choice((None, key()))
                 jobs.append((builder.entry(name, uri=uri, links=links), name))
         (directory / segment_name(number)).write_bytes(bytes(builder))
+
+
+def write_log(directory: Path, *segments: SegmentBuilder) -> Path:
+    """Write a log directory of these segments, numbered from 1, and return it."""
+    directory.mkdir(parents=True)
+    for number, segment in enumerate(segments, 1):
+        (directory / segment_name(number)).write_bytes(bytes(segment))
+    return directory

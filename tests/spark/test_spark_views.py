@@ -510,16 +510,6 @@ def test_view_entries_in_permissive_mode_keeps_what_a_repair_keeps(
     }
 
 
-def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    segment = SegmentBuilder(previous=6)
-    segment.entry(b"web:001:5:x")
-    (tmp_path / segment_name(7)).write_bytes(bytes(segment))
-    with pytest.raises(LogCorruptError, match=segment_name(6)), translating_workers():
-        read(spark, tmp_path, "entries").collect()
-    rows = read(spark, tmp_path, "entries", mode="permissive").collect()
-    assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
-
-
 def test_reader_takes_paths_and_names_unknown_options(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("a 1", "a 2", "b"):
         segment = SegmentBuilder()

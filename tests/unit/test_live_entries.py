@@ -26,8 +26,7 @@ from fastjournal.spark.storage.files import LogDirectory
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.live_snapshots import take_live_snapshot
-from tests.spark.plan_logs import SECOND, write_log
-from tests.spark.random_logs import replayed, write_linked_log, write_random_log
+from tests.spark.random_logs import SECOND, replayed, write_linked_log, write_log, write_random_log
 
 NAMES = ENTRY_ARROW_SCHEMA.names
 POSITION = ("segment", "offset")

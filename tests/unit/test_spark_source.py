@@ -38,7 +38,7 @@ from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options, 
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.spark.plan_logs import write_log
+from tests.spark.random_logs import write_log
 
 STRING, BIGINT = StringType(), LongType()
 CORPUS = Path(__file__).parent.parent / "format" / "data"
