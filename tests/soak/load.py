@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 import trio
 
-from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from tests.soak.attacks import Attacks
+from tests.soak.attacks import Attacks, ask
 from tests.soak.operations import ALWAYS, OPERATIONS, SECOND, build
 from tests.soak.peer import LISTEN, SILENCE_SECONDS, LostError, Peer
 
@@ -278,12 +277,4 @@ class Load:
         function: int, key: bytes, *, value: bytes | None = None, flags: int = 0, **fields: Any
     ) -> Request:
         persist = Flag.PERSIST if function == Function.SET else 0
-        return Request(
-            function=function,
-            flags=int(flags | persist),
-            timestamp=unique_timestamp(),
-            key=key,
-            value_type=None if value is None else 1,
-            value=value or b"",
-            **fields,
-        )
+        return ask(function, key, value=value, flags=int(flags | persist), **fields)
