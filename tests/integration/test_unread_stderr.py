@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.spool import Spool
+from fastjournal.spool import Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
@@ -29,7 +29,8 @@ CONNECTIONS = 1_200
 """Each costs two lines: with 973 of them a pipe of 64 KiB was full."""
 
 BATCH = 500
-LONG_PATH = "/" + "x" * 15_000
+REFUSAL = b"bad-value " + b"\1" * 1_000
+"""Each byte of the text is four in the line."""
 
 
 class Pipe:
@@ -169,21 +170,23 @@ def test_terminal_that_is_stopped_stops_no_daemon(tmp_path: Path) -> None:
 def test_log_lines_of_the_forwarder_that_nobody_reads_delay_no_record(
     tmp_path: Path, pipe: Pipe
 ) -> None:
-    ledger = Ledger()
+    # each record in dead/ is a line with the text of its refusal
+    ledger = Ledger(refuse=lambda request: (request.value or b"").decode())
     with Spool(tmp_path / "s") as spool, ScriptedDaemon(ledger.answer) as daemon:
         command = [
-            *(installed("fj-forwarder"), "--spool", str(tmp_path / "s"), "--log-level", "debug"),
+            *(installed("fj-forwarder"), "--spool", str(tmp_path / "s")),
             *("--server", daemon.address, "--http", "127.0.0.1:0"),
         ]
         with ended(Program(command, stderr=pipe.writing)) as forwarder:
             address = pipe.until(r"metrics: http://(\S+)/metrics\n")[1]
             pipe.fill()
             while not dropped(address):
-                # each is a line of that length
-                page(f"{address}{LONG_PATH}")
-            ledger.wait_applied([spool.append(domain="d")])
+                for _ in range(50):
+                    spool.append(domain="d", value=REFUSAL)
+                ledger.wait_applied([spool.append(domain="d")])
+                wait_until(lambda: spool_status(tmp_path / "s").pending == 0)
             before = dropped(address)
-            told = pipe.until(r"WARNING event=log-lines-dropped lines=(\d+) debug=(\d+)\n")
+            told = pipe.until(r"WARNING event=log-lines-dropped lines=(\d+) warning=(\d+)\n")
             assert 0 < int(told[1]) == int(told[2]) <= before
             pipe.fill()
             forwarder.send_signal(signal.SIGTERM)
