@@ -5,26 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from tests.integration.programs import Program, installed, run_program
 
 TIMEOUT_S = 60.0
-
-
-def command_with(constants: Mapping[str, float]) -> list[str]:
-    """Return a command line that is ``fj-cli`` but for some constants, in a new interpreter.
-
-    Args:
-        constants: Value by dotted name, for a patience that a test need not have.
-    """
-    lines = [
-        f"import {name.rpartition('.')[0]}; {name} = {value}" for name, value in constants.items()
-    ]
-    return [sys.executable, "-c", "; ".join([*lines, "from fj_cli.main import main; main()"])]
 
 
 class Cli:

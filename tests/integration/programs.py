@@ -86,6 +86,23 @@ def entry_point(command: str) -> str:
     return scripts[command].value
 
 
+def command_with(command: str, **constants: float) -> list[str]:
+    """Return a command line that is this command but for some constants, in a new interpreter.
+
+    Args:
+        command: Name of a command of this project.
+        constants: Names in ``fastjournal.limits``, for a patience that a test need not have.
+    """
+    module, _, function = entry_point(command).partition(":")
+    lines = [
+        "from fastjournal import limits",
+        *(f"limits.{name} = {value}" for name, value in constants.items()),
+        f"from {module} import {function}",
+        f"{function}()",
+    ]
+    return [sys.executable, "-c", "; ".join(lines)]
+
+
 class ForkServer:
     """A process that has imported a program, and forks for each start of it.
 

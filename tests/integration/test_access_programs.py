@@ -19,7 +19,7 @@ from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import http_address
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, command_with, installed
 from tests.integration.worker_process import results
 
 
@@ -154,7 +154,9 @@ def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None
     secure, cli = site.daemon.address, Cli(site.directory, None)
     other = site.directory / "other"
     other.mkdir()
-    with DaemonProcess(other, "--http", "127.0.0.1:0") as plain:
+    # it lets a client go that sends no head after 10 s
+    quick = command_with("fastjournald", HTTP_SECONDS_MAX=1)
+    with DaemonProcess(other, "--http", "127.0.0.1:0", command=quick) as plain:
         host, http_port = http_address(plain)
         cases: list[tuple[str, Sequence[str], int, str]] = [
             (secure, (), 69, "takes TLS only: write it as tls://HOST:PORT"),

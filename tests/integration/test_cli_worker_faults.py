@@ -18,9 +18,9 @@ from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, encode_error, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
-from tests.integration.cli_process import TIMEOUT_S, Cli, command_with
+from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, command_with, installed
 from tests.integration.scripted_answers import renewed_lease
 from tests.integration.worker_process import (
     add,
@@ -273,7 +273,7 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
 
     with ScriptedDaemon(script) as daemon:
         # the NEXT that waits is never answered, also when it is cancelled
-        command = command_with({"fastjournal.limits.CLIENT_LAST_WORDS_S": 0.5})
+        command = command_with("fj-cli", CLIENT_LAST_WORDS_S=0.5)
         arguments = (*FOREVER, "--jobs", "2", "--exec", "true")
         worker = Cli(tmp_path, daemon.address).start(*arguments, command=command)
         _, errors = worker.communicate(timeout=TIMEOUT_S)

@@ -22,7 +22,7 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, command_with, installed
 from tests.integration.worker_process import wait_until
 
 WRITER = """
@@ -204,8 +204,9 @@ def test_spool_moved_away_under_the_forwarder_is_locked_and_watched_anew(tmp_pat
     ledger = Ledger()
     directory = tmp_path / "spool"
     with ScriptedDaemon(ledger.answer) as daemon:
-        line = [installed("fj-forwarder"), "--spool", str(directory), "--server", daemon.address]
-        process = Program(line, stderr=subprocess.PIPE)
+        # each look at the directory is 5 s after the last one
+        line = [*command_with("fj-forwarder", RESCAN_US=200_000), "--spool", str(directory)]
+        process = Program([*line, "--server", daemon.address], stderr=subprocess.PIPE)
         try:
             for aside in ("first", "second"):
                 with Spool(directory) as spool:  # one that has a slot open may go on there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,28 +15,21 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import Program, installed, run_program
+from tests.integration.programs import Program, command_with, installed, run_program
 
-INSTALLED = (installed("fj-forwarder"),)
-IMPATIENT = (
-    sys.executable,
-    "-c",
-    "from fj_forwarder import dead_letters, delivery;"
-    "delivery.RESCAN_US = dead_letters.RESCAN_US = 500_000;"
-    "from fj_forwarder.main import main; main()",
-)
-"""The forwarder but for the pause of 5 s before a record is read again."""
+# but for the pause of 5 s before a record is read again
+IMPATIENT = command_with("fj-forwarder", RESCAN_US=500_000)
 
 
-def start(spool: Path, server: str, program: tuple[str, ...] = INSTALLED) -> Program:
-    line = [*program, "--spool", str(spool), "--log-level", "error"]
+def start(spool: Path, server: str) -> Program:
+    line = [*IMPATIENT, "--spool", str(spool), "--log-level", "error"]
     return Program([*line, "--server", server])
 
 
 @contextmanager
-def forwarder(spool: Path, server: str, program: tuple[str, ...] = INSTALLED) -> Iterator[None]:
+def forwarder(spool: Path, server: str) -> Iterator[None]:
     """A forwarder that has to be there still at the end."""
-    process = start(spool, server, program)
+    process = start(spool, server)
     try:
         yield
         assert process.poll() is None, "it ended by itself"
@@ -84,7 +76,7 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
         good = [spool.append(domain="d", value=b"good") for _ in range(49)]
         with (
             ScriptedDaemon(answer) as daemon,
-            forwarder(tmp_path, daemon.address, IMPATIENT if poisons < 300 else INSTALLED),
+            forwarder(tmp_path, daemon.address),
         ):
             ledger.wait_applied(first + good)
             more = [spool.append(domain="d", value=b"good") for _ in range(1000)]

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import Cli
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, command_with, installed
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring/forwarder-alerts.yml"
@@ -36,10 +36,10 @@ PATIENCE_S = 60
 
 
 @contextmanager
-def forwarding(spool: Path, *options: str) -> Iterator[Program]:
-    line = [installed("fj-forwarder"), "--spool", str(spool), "--seed", "1", *options]
+def forwarding(spool: Path, *options: str, command: Sequence[str] = ()) -> Iterator[Program]:
+    line = [*(command or [installed("fj-forwarder")]), "--spool", str(spool), "--seed", "1"]
     with (spool.parent / "forwarder.err").open("ab") as said:
-        process = Program(line, stderr=said)
+        process = Program([*line, *options], stderr=said)
     try:
         yield process
         process.send_signal(signal.SIGTERM)
@@ -246,11 +246,12 @@ def drip(clients: list[socket.socket]) -> list[socket.socket]:
 
 
 def test_connections_that_drip_end_at_their_deadline_and_delay_no_record(tmp_path: Path) -> None:
-    spool = tmp_path / "s"
+    spool, quick = tmp_path / "s", command_with("fj-forwarder", HTTP_SECONDS_MAX=2)
+    options = ("--http", "127.0.0.1:0")
     with (
         Spool(spool) as writer,
         ScriptedDaemon(Ledger().answer) as daemon,
-        forwarding(spool, "--server", daemon.address, "--http", "127.0.0.1:0") as process,
+        forwarding(spool, "--server", daemon.address, *options, command=quick) as process,
     ):
         writer.append(domain="d", id="0")
         wait_for(spool, lambda status: status.done == 1)
