@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,15 +21,11 @@ from tests.integration.programs import Program, command_with, installed, run_pro
 IMPATIENT = command_with("fj-forwarder", RESCAN_US=500_000)
 
 
-def start(spool: Path, server: str) -> Program:
-    line = [*IMPATIENT, "--spool", str(spool), "--log-level", "error"]
-    return Program([*line, "--server", server])
-
-
 @contextmanager
-def forwarder(spool: Path, server: str) -> Iterator[None]:
+def forwarder(spool: Path, server: str, command: Sequence[str] = ()) -> Iterator[None]:
     """A forwarder that has to be there still at the end."""
-    process = start(spool, server)
+    line = [*(command or [installed("fj-forwarder")]), "--spool", str(spool)]
+    process = Program([*line, "--log-level", "error", "--server", server])
     try:
         yield
         assert process.poll() is None, "it ended by itself"
@@ -76,7 +72,7 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
         good = [spool.append(domain="d", value=b"good") for _ in range(49)]
         with (
             ScriptedDaemon(answer) as daemon,
-            forwarder(tmp_path, daemon.address),
+            forwarder(tmp_path, daemon.address, IMPATIENT if poisons < 300 else ()),
         ):
             ledger.wait_applied(first + good)
             more = [spool.append(domain="d", value=b"good") for _ in range(1000)]
