@@ -35,10 +35,11 @@ import sys
 import sysconfig
 import termios
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.integration.fork_server import MESSAGE_BYTES_MAX
 
@@ -73,6 +74,9 @@ _OF_THE_C_LIBRARY = (32, 33)
 """Signals below SIGRTMIN: ignored after ``posix_spawn``, as of make, until a thread uses them."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+STOP_S = 60.0
+"""Far longer than an orderly end takes, so that a loaded machine fails no test."""
 
 
 def installed(command: str) -> str:
@@ -347,3 +351,37 @@ def run_program(
     if check:
         done.check_returncode()
     return done
+
+
+AnyProcess = TypeVar("AnyProcess", bound=subprocess.Popen[Any])
+
+
+@contextmanager
+def ended(process: AnyProcess) -> Iterator[AnyProcess]:
+    """See that a process does not outlive the block."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def forwarding(
+    spool: Path, server: str, *options: str, command: Sequence[str] = (), **streams: Any
+) -> Iterator[Program]:
+    """Run a forwarder that is there still at the end of the block, and ends well by SIGTERM.
+
+    Args:
+        spool: Its directory.
+        server: Address of its daemon.
+        options: More of its command line.
+        command: From ``command_with``; none: the installed one.
+        streams: As ``subprocess.Popen`` takes them.
+    """
+    line = [*(command or [installed("fj-forwarder")]), "--spool", str(spool), "--server", server]
+    with ended(Program([*line, *options], **streams)) as process:
+        yield process
+        assert process.poll() is None, "it ended by itself"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_S) == 0

@@ -21,7 +21,7 @@ from fastjournal.spool.format import encode_record
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
-from tests.integration.programs import Program, installed, run_program
+from tests.integration.programs import forwarding, installed, run_program
 from tests.integration.terminal import Terminal
 from tests.unit.spool_files import requests_in
 
@@ -342,13 +342,8 @@ def forwarded(tmp_path: Path) -> Iterator[Path]:
     spool.mkdir(exist_ok=True)
     with ScriptedDaemon(lambda _: []) as daemon:
         address = daemon.address
-    line = [installed("fj-forwarder"), "--spool", str(spool), "--server", address]
-    forwarder = Program(line, stderr=subprocess.DEVNULL)
-    try:
+    with forwarding(spool, address, stderr=subprocess.DEVNULL):
         yield spool
-    finally:
-        forwarder.kill()
-        forwarder.wait()
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

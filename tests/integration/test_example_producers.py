@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from fastjournal.protocol import Flag, ValueType
 from fastjournal.spool import DeadDirectory, list_slots
 from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.example_programs import ExamplePrograms
-from tests.integration.programs import Program, installed
+from tests.integration.programs import forwarding
 from tests.unit.spool_files import requests_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,15 +110,8 @@ def spool(daemon: DaemonProcess) -> Iterator[Path]:
     """A spool whose forwarder runs."""
     directory = daemon.directory / "spool"
     directory.mkdir()
-    line = [installed("fj-forwarder"), "--spool", str(directory), "--server", daemon.address]
-    forwarder = Program(line)
-    try:
+    with forwarding(directory, daemon.address):
         yield directory
-        forwarder.send_signal(signal.SIGTERM)
-        assert forwarder.wait(PATIENCE_S) == 0
-    finally:
-        forwarder.kill()
-        forwarder.wait()
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
-from tests.integration.programs import Program, installed, run_program
+from tests.integration.programs import Program, forwarding, installed, run_program
 
 SIGNALS_APART_S = 0.0005
 
@@ -41,19 +40,6 @@ def once(spool: Path, *servers: str, status: int = 0) -> str:
     done = run_program(line, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     return done.stderr
-
-
-@contextmanager
-def running(spool: Path, *servers: str) -> Iterator[Program]:
-    """Run the forwarder; stop it with SIGTERM and expect that it stops well."""
-    process = Program(command(spool, *servers))
-    try:
-        yield process
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_forwarder_sends_the_oldest_slot_first_and_erases(tmp_path: Path) -> None:
@@ -147,7 +133,7 @@ def test_records_that_come_later_wake_it_and_sigterm_stops_it_well(tmp_path: Pat
     with (
         ScriptedDaemon(ledger.answer, unix_path=str(tmp_path / "sock")) as daemon,
         Spool(tmp_path / "s") as spool,
-        running(tmp_path / "s", daemon.address),
+        forwarding(tmp_path / "s", daemon.address),
     ):
         for _ in range(5):
             ledger.wait_applied([spool.append(domain="d")])

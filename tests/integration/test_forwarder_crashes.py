@@ -22,7 +22,7 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import Program, command_with, installed
+from tests.integration.programs import Program, command_with, ended, forwarding, installed
 from tests.integration.worker_process import wait_until
 
 WRITER = """
@@ -176,10 +176,8 @@ def test_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
     ledger = Ledger(refuse=refuse)
     directory = tmp_path / "spool"
     with ScriptedDaemon(ledger.answer) as daemon, Spool(directory, slot_seconds) as spool:
-        line = [installed("fj-forwarder"), "--spool", str(directory)]
-        line += ["--server", daemon.address, "--slot-seconds", str(slot_seconds)]
-        process = Program([*line, "--log-level", "error"])
-        try:
+        options = ("--slot-seconds", str(slot_seconds), "--log-level", "error")
+        with forwarding(directory, daemon.address, *options):
             if keeps_a_locked_record:
                 spool.append(domain="d", value=b"locked")
             ledger.wait_applied([spool.append(domain="d") for _ in range(10)])
@@ -191,12 +189,6 @@ def test_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
                     shutil.rmtree(directory, ignore_errors=True)
                 spool.append(domain="d")  # may go to the deleted slot, where nobody has noticed
                 ledger.wait_applied([spool.append(domain="d") for _ in range(10)])
-            assert process.poll() is None, "it ended by itself"
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-            process.wait()
     assert set(ledger.times_applied.values()) == {1}
 
 
@@ -206,8 +198,8 @@ def test_spool_moved_away_under_the_forwarder_is_locked_and_watched_anew(tmp_pat
     with ScriptedDaemon(ledger.answer) as daemon:
         # each look at the directory is 5 s after the last one
         line = [*command_with("fj-forwarder", RESCAN_US=200_000), "--spool", str(directory)]
-        process = Program([*line, "--server", daemon.address], stderr=subprocess.PIPE)
-        try:
+        line += ["--server", daemon.address]
+        with ended(Program(line, stderr=subprocess.PIPE)) as process:
             for aside in ("first", "second"):
                 with Spool(directory) as spool:  # one that has a slot open may go on there
                     ledger.wait_applied([spool.append(domain="d")])
@@ -220,6 +212,3 @@ def test_spool_moved_away_under_the_forwarder_is_locked_and_watched_anew(tmp_pat
             _, told = process.communicate(timeout=60)
             assert process.returncode == 0
             assert told.count(b"it was deleted or moved away; it is made anew") == 2
-        finally:
-            process.kill()
-            process.wait()

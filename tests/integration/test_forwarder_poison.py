@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,25 +12,10 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
-from tests.integration.programs import Program, command_with, installed, run_program
+from tests.integration.programs import command_with, forwarding, installed, run_program
 
 # but for the pause of 5 s before a record is read again
 IMPATIENT = command_with("fj-forwarder", RESCAN_US=500_000)
-
-
-@contextmanager
-def forwarder(spool: Path, server: str, command: Sequence[str] = ()) -> Iterator[None]:
-    """A forwarder that has to be there still at the end."""
-    line = [*(command or [installed("fj-forwarder")]), "--spool", str(spool)]
-    process = Program([*line, "--log-level", "error", "--server", server])
-    try:
-        yield
-        assert process.poll() is None, "it ended by itself"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_poison_of_ten_thousand_locked_records_holds_up_no_good_one(tmp_path: Path) -> None:
@@ -46,7 +28,10 @@ def test_poison_of_ten_thousand_locked_records_holds_up_no_good_one(tmp_path: Pa
     with Spool(tmp_path) as spool:
         locked = [spool.append(domain="d", value=b"locked") for _ in range(10_000)]
         good = [spool.append(domain="d", value=b"good") for _ in range(100)]
-    with ScriptedDaemon(ledger.answer) as daemon, forwarder(tmp_path, daemon.address):
+    with (
+        ScriptedDaemon(ledger.answer) as daemon,
+        forwarding(tmp_path, daemon.address, "--log-level", "error"),
+    ):
         ledger.wait_applied(good, timeout_s=120)
         assert not ledger.applied.keys() & set(locked)
         is_locked = False
@@ -72,7 +57,7 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
         good = [spool.append(domain="d", value=b"good") for _ in range(49)]
         with (
             ScriptedDaemon(answer) as daemon,
-            forwarder(tmp_path, daemon.address, IMPATIENT if poisons < 300 else ()),
+            forwarding(tmp_path, daemon.address, command=IMPATIENT if poisons < 300 else ()),
         ):
             ledger.wait_applied(first + good)
             more = [spool.append(domain="d", value=b"good") for _ in range(1000)]

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -27,7 +26,7 @@ from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import Cli
-from tests.integration.programs import Program, command_with, installed
+from tests.integration.programs import Program, command_with, forwarding, installed
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "monitoring/forwarder-alerts.yml"
@@ -36,17 +35,14 @@ PATIENCE_S = 60
 
 
 @contextmanager
-def forwarding(spool: Path, *options: str, command: Sequence[str] = ()) -> Iterator[Program]:
-    line = [*(command or [installed("fj-forwarder")]), "--spool", str(spool), "--seed", "1"]
-    with (spool.parent / "forwarder.err").open("ab") as said:
-        process = Program([*line, *options], stderr=said)
-    try:
+def observed(spool: Path, server: str, command: Sequence[str] = ()) -> Iterator[Program]:
+    """Run a forwarder with metrics that writes to ``forwarder.err`` beside its spool."""
+    options = ("--seed", "1", "--http", "127.0.0.1:0")
+    with (
+        (spool.parent / "forwarder.err").open("ab") as said,
+        forwarding(spool, server, *options, command=command, stderr=said) as process,
+    ):
         yield process
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def wait_for(spool: Path, wanted: Callable[[ForwarderStatus], object]) -> ForwarderStatus:
@@ -80,7 +76,7 @@ def test_status_and_metrics_follow_what_a_forwarder_does(tmp_path: Path) -> None
             writer.append(domain="d", id=id)
     (spool / "notes.txt").touch()
     (spool / "20261120T080000Z-new.fjs").write_bytes(b"fjsp\0\0\0\x02?")
-    with forwarding(spool, "--server", f"unix:{tmp_path}/sock", "--http", "127.0.0.1:0"):
+    with observed(spool, f"unix:{tmp_path}/sock"):
         away = wait_for(spool, lambda status: status.last_error)
         assert (away.server, away.connected_us, away.pending) == (None, None, 3)
         assert away.oldest_slot is not None
@@ -143,7 +139,7 @@ def test_status_file_that_cannot_be_written_is_named_once_and_ends_nothing(tmp_p
     (spool / "status.json").mkdir(parents=True)
     ledger = Ledger()
     with Spool(spool) as writer, ScriptedDaemon(ledger.answer) as daemon:
-        with forwarding(spool, "--server", daemon.address):
+        with observed(spool, daemon.address):
             ledger.wait_applied([writer.append(domain="d")])
             done = Cli(tmp_path, None)("spool", "status", str(spool), "--table")
             assert b"status.json" in done.stderr
@@ -247,11 +243,10 @@ def drip(clients: list[socket.socket]) -> list[socket.socket]:
 
 def test_connections_that_drip_end_at_their_deadline_and_delay_no_record(tmp_path: Path) -> None:
     spool, quick = tmp_path / "s", command_with("fj-forwarder", HTTP_SECONDS_MAX=2)
-    options = ("--http", "127.0.0.1:0")
     with (
         Spool(spool) as writer,
         ScriptedDaemon(Ledger().answer) as daemon,
-        forwarding(spool, "--server", daemon.address, *options, command=quick) as process,
+        observed(spool, daemon.address, quick) as process,
     ):
         writer.append(domain="d", id="0")
         wait_for(spool, lambda status: status.done == 1)
@@ -295,7 +290,7 @@ def answer_to(port: int, *parts: bytes) -> bytes:
 def test_http_head_has_one_bound_however_it_is_cut(tmp_path: Path) -> None:
     spool = tmp_path / "s"
     begin = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx: "
-    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"):
+    with observed(spool, "127.0.0.1:1"):
         wait_for(spool, lambda status: status.pid)
         port = port_of(tmp_path)
         bound = HTTP_HEAD_BYTES_MAX
@@ -320,7 +315,7 @@ def test_metrics_have_the_format_and_the_compression_that_a_scraper_asks_for(
     tmp_path: Path,
 ) -> None:
     spool = tmp_path / "s"
-    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"), ExitStack() as end:
+    with observed(spool, "127.0.0.1:1"), ExitStack() as end:
         wait_for(spool, lambda status: status.pid)
         scraper = http.client.HTTPConnection("127.0.0.1", port_of(tmp_path), timeout=PATIENCE_S)
         end.enter_context(closing(scraper))
@@ -351,7 +346,7 @@ def test_metrics_have_the_format_and_the_compression_that_a_scraper_asks_for(
 
 def test_scraper_that_asked_longest_ago_makes_room_for_the_next_one(tmp_path: Path) -> None:
     spool = tmp_path / "s"
-    with forwarding(spool, "--server", "127.0.0.1:1", "--http", "127.0.0.1:0"), ExitStack() as end:
+    with observed(spool, "127.0.0.1:1"), ExitStack() as end:
         wait_for(spool, lambda status: status.pid)
         port = port_of(tmp_path)
         silent = [

@@ -26,7 +26,7 @@ from fastjournal.errors import RefusedError
 from fastjournal.spool import Spool, read_forwarder_status
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import get_page
-from tests.integration.programs import Program, installed
+from tests.integration.programs import forwarding
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
 RULES = MONITORING / "alerts.yml"
@@ -129,22 +129,16 @@ def forwarder(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -
     directory = tmp_path_factory.mktemp("forwarded")
     with Spool(directory / "spool") as spool:
         spool.append(domain="spooled", value="x")
-    line = [installed("fj-forwarder"), "--spool", str(directory / "spool")]
-    options = ["--server", daemon.address, "--http", "127.0.0.1:0"]
-    with (directory / "err").open("wb") as said:
-        process = Program([*line, *options], stderr=said)
-    try:
+    with (
+        (directory / "err").open("wb") as said,
+        forwarding(directory / "spool", daemon.address, "--http", "127.0.0.1:0", stderr=said),
+    ):
         deadline = time.monotonic() + START_S
         while (status := read_forwarder_status(directory / "spool")) is None or not status.done:
             assert time.monotonic() < deadline, (directory / "err").read_text()
             time.sleep(0.05)
         (address,) = re.findall(r"metrics: http://([^/]+)/", (directory / "err").read_text())
         yield address
-        process.terminate()
-        assert process.wait(START_S) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def split(address: str) -> tuple[str, int]:

@@ -8,11 +8,9 @@ import re
 import select
 import signal
 import socket
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from fastjournal.spool import Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
-from tests.integration.programs import Program, installed
+from tests.integration.programs import Program, ended, installed
 from tests.integration.terminal import Terminal
 from tests.integration.worker_process import add, wait_until
 
@@ -66,16 +64,6 @@ def pipe() -> Iterator[Pipe]:
     """Give a pipe."""
     with contextlib.closing(Pipe()) as pipe:
         yield pipe
-
-
-@contextlib.contextmanager
-def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """See that a process does not outlive the block."""
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def send_garbage(path: Path, times: int) -> None:

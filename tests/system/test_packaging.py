@@ -15,7 +15,6 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -23,7 +22,7 @@ from platform import python_version
 import pytest
 import yaml
 
-from tests.integration.programs import installed
+from tests.integration.programs import ended, installed
 from tests.system.staging import make_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,17 +261,6 @@ def normal(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-@contextmanager
-def running(program: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not outlive the block."""
-    process = subprocess.Popen([program, *options])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_wheel_installed_by_pipx_runs_all_programs(wheel: Path, short_path: Path) -> None:
     # the quick start of the documentation installs the dependencies from the index
     names = ("HOME", "BIN_DIR", "MAN_DIR", "SHARED_LIBS")
@@ -319,7 +307,7 @@ def test_wheel_installed_by_pipx_runs_all_programs(wheel: Path, short_path: Path
         "--ready-file",
         str(ready),
     )
-    with running(programs / "fastjournald", *options) as daemon:
+    with ended(subprocess.Popen([programs / "fastjournald", *options])) as daemon:
         deadline = time.monotonic() + DEADLINE_S
         while not ready.exists():
             assert daemon.poll() is None

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fastjournal import Spool, SyncClient
+from tests.integration.programs import ended
 from tests.system.staging import Unit, install
 
 DEADLINE_S = 60
@@ -56,19 +56,6 @@ def start_daemon(directory: Path) -> list[str]:
     return command_line(directory, "fastjournald.service", {})
 
 
-@contextmanager
-def running(
-    line: list[str], environment: dict[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does not outlive the block, whatever goes wrong in it."""
-    process = subprocess.Popen(line, env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def states_until_ready(manager: socket.socket) -> list[str]:
     """Return the states that a service sends its manager, up to and with READY=1."""
     states: list[str] = []
@@ -93,12 +80,12 @@ def test_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
     environment = {**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
     address = f"unix:{directory}/socket"
 
-    with running(line, environment) as daemon:
+    with ended(subprocess.Popen(line, env=environment)) as daemon:
         states_until_ready(manager)
         with SyncClient(address) as client:
             client.set("pages:128:0:1", "kept", uri="https://example.org/")
         daemon.kill()
-    with running(line, environment) as daemon:
+    with ended(subprocess.Popen(line, env=environment)) as daemon:
         states_until_ready(manager)
         with SyncClient(address) as client:
             assert client.get("pages:128:0:1").value == b"kept"
@@ -118,11 +105,11 @@ def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.
     with Spool(directory / "spool") as spool:
         key = spool.append(domain="pages", uri="https://example.org/", value=b"changed")
 
-    with running(start_daemon(directory), environment) as daemon:
+    with ended(subprocess.Popen(start_daemon(directory), env=environment)) as daemon:
         states_until_ready(manager)
         line = command_line(directory, "fj-forwarder.service", variables)
         with (
-            running(line, environment) as forwarder,
+            ended(subprocess.Popen(line, env=environment)) as forwarder,
             SyncClient(variables["FASTJOURNAL_SERVER"]) as client,
         ):
             states_until_ready(manager)
