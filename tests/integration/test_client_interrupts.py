@@ -50,6 +50,13 @@ def state(client: SyncClient) -> str:
     return client.entry_stats(JOB).state
 
 
+def run(program: str, *arguments: str) -> tuple[str, str, int]:
+    """Return what a Python program wrote to its standard output and error, and its exit code."""
+    line = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    return ran.stdout, ran.stderr, ran.returncode
+
+
 class BodyError(Exception):
     """Exception that a body raises."""
 
@@ -101,14 +108,7 @@ run()
 def test_fork_of_a_process_ends_no_job_of_the_parent(
     daemon: DaemonProcess, producer: SyncClient, how: str
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", FORKING, daemon.address, how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("worked on\n", "", 0)
+    assert run(FORKING, daemon.address, how) == ("worked on\n", "", 0)
     with pytest.raises(RefusedError, match="nothing stands"):  # the parent has completed it
         state(producer)
 
@@ -144,14 +144,7 @@ with ScriptedDaemon(answer) as daemon:
 
 
 def test_fork_leaves_no_lock_behind_that_a_thread_of_the_parent_holds() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", FORKING_WHILE_ANOTHER_THREAD_WAITS],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("0\n", "", 0)
+    assert run(FORKING_WHILE_ANOTHER_THREAD_WAITS) == ("0\n", "", 0)
 
 
 # --- the end of a program ---------------------------------------------------------------------
@@ -174,14 +167,7 @@ for job in client.jobs("d"):
 def test_program_that_ends_in_a_loop_releases_its_job(
     daemon: DaemonProcess, producer: SyncClient, how: str
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", ENDING, daemon.address, how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("", "", 0)
+    assert run(ENDING, daemon.address, how) == ("", "", 0)
     assert state(producer) == "ready"
 
 

@@ -9,6 +9,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,28 +120,40 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> ExamplePrograms:
     return ExamplePrograms(tmp_path_factory.mktemp("built"))
 
 
+@pytest.fixture(params=EXAMPLES)
+def example(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def command(example: str, examples: ExamplePrograms) -> list[str]:
+    return examples.command(example)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """An empty spool without a forwarder."""
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+def run(line: list[str], text: bytes = b"x", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        line, input=text, capture_output=True, check=False, timeout=PATIENCE_S, **options
+    )
+
+
 def produce(
     command: list[str], spool: Path, uri: str, lines: list[str], umask: int = 0o077
 ) -> None:
     """Run a producer, usually under a umask that takes away too much."""
-    done = subprocess.run(
-        [*command, str(spool), uri],
-        input="\n".join(lines).encode(),
-        capture_output=True,
-        check=False,
-        umask=umask,
-        timeout=PATIENCE_S,
-    )
+    done = run([*command, str(spool), uri], "\n".join(lines).encode(), umask=umask)
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_makes_a_whole_drop_in_that_is_delivered(
-    example: str, examples: ExamplePrograms, spool: Path, daemon: DaemonProcess, tmp_path: Path
+    example: str, command: list[str], made: Path, spool: Path, daemon: DaemonProcess
 ) -> None:
-    command = examples.command(example)
-    made = tmp_path / "spool"
-    made.mkdir()
     for uri, domain in URIS.items():
         assert domain_of(uri) == domain
         produce(command, made, uri, LINES)
@@ -168,17 +181,11 @@ def test_spool_producer_makes_a_whole_drop_in_that_is_delivered(
                 found[job.second_key] = job.value
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_refuses_a_uri_without_a_host_and_a_key_over_4096_bytes(
-    example: str, examples: ExamplePrograms, tmp_path: Path
+    command: list[str], made: Path
 ) -> None:
-    command = examples.command(example)
-    made = tmp_path / "spool"
-    made.mkdir()
     for uri, error in REFUSED.items():
-        done = subprocess.run(
-            [*command, str(made), uri], input=b"x", capture_output=True, check=False
-        )
+        done = run([*command, str(made), uri])
         assert done.returncode != 0
         assert error in done.stderr + done.stdout
         assert os.listdir(made) == []
@@ -201,22 +208,14 @@ def has_idna(example: str) -> bool:
     return example.endswith(".js")
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_finds_the_domain_of_a_uri_or_refuses_it(
-    example: str, examples: ExamplePrograms, tmp_path: Path
+    example: str, command: list[str], tmp_path: Path
 ) -> None:
-    command = examples.command(example)
     wanted: dict[str, str | None] = {**DOMAINS}
     wanted |= DOMAINS_BY_IDNA if has_idna(example) else dict.fromkeys(DOMAINS_BY_IDNA)
     found: dict[str, str | None] = {}
     for uri in wanted:
-        done = subprocess.run(
-            [*command, str(tmp_path), uri],
-            input=b"x",
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        done = run([*command, str(tmp_path), uri])
         if done.returncode:
             error = (done.stderr + done.stdout).decode()
             assert f"no host in {uri}" in error
@@ -233,13 +232,10 @@ def test_spool_producer_finds_the_domain_of_a_uri_or_refuses_it(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("example", FAST)
+@pytest.mark.parametrize("example", FAST, indirect=True)
 def test_spool_producer_spools_a_long_line_and_what_is_behind_it(
-    example: str, examples: ExamplePrograms, tmp_path: Path
+    command: list[str], made: Path
 ) -> None:
-    command = examples.command(example)
-    made = tmp_path / "spool"
-    made.mkdir()
     lines = ["first", LONG_LINE, "last"]
     produce(command, made, "https://example.org/", lines)
     (file,) = list_slots(made)
@@ -247,14 +243,9 @@ def test_spool_producer_spools_a_long_line_and_what_is_behind_it(
     assert [request.value for request in requests] == [line.encode() for line in lines]
 
 
-@pytest.mark.parametrize("example", FAST)
-def test_spool_producer_that_cannot_read_its_lines_fails(
-    example: str, examples: ExamplePrograms, tmp_path: Path
-) -> None:
-    command = examples.command(example)
-    made = tmp_path / "spool"
-    made.mkdir()
-    unreadable = os.open(tmp_path, os.O_RDONLY)  # read fails: it is a directory
+@pytest.mark.parametrize("example", FAST, indirect=True)
+def test_spool_producer_that_cannot_read_its_lines_fails(command: list[str], made: Path) -> None:
+    unreadable = os.open(made, os.O_RDONLY)  # read fails: it is a directory
     try:
         done = subprocess.run(
             [*command, str(made), "https://example.org/"],
@@ -269,23 +260,17 @@ def test_spool_producer_that_cannot_read_its_lines_fails(
     assert list_slots(made) == []
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_on_a_full_disk_fails_and_leaves_nothing(
-    example: str, examples: ExamplePrograms, tmp_path: Path
+    command: list[str], tmp_path: Path
 ) -> None:
-    command = examples.command(example)
     if shutil.which("unshare") is None:
         pytest.skip("no unshare: a small file system needs a namespace")
     rights = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    done = subprocess.run(
+    done = run(
         [
             *("unshare", "--mount", *rights, "sh", "-c", ON_A_FULL_DISK, str(tmp_path)),
             *(*command, f"{tmp_path}/spool", "https://example.org/"),
-        ],
-        input=b"x",
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE_S,
+        ]
     )
     if b"mounted" not in done.stdout:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode()}")
@@ -295,13 +280,10 @@ def test_spool_producer_on_a_full_disk_fails_and_leaves_nothing(
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="left out: no strace here")
-@pytest.mark.parametrize("example", EXAMPLES)
 def test_spool_producer_syncs_its_private_file_then_links_it_then_syncs_the_directory(
-    example: str, examples: ExamplePrograms, tmp_path: Path
+    command: list[str], made: Path, tmp_path: Path
 ) -> None:
-    command = examples.command(example)
-    made, trace = tmp_path / "spool", tmp_path / "trace"
-    made.mkdir()
+    trace = tmp_path / "trace"
     chmod = "chmod,fchmod,fchmodat,?fchmodat2"
     calls = ["strace", "-f", "-y", "-e", f"trace=fsync,link,linkat,{chmod}", "-o", str(trace)]
     calls += ["-e", f"inject={chmod}:retval=0"]  # the file keeps the mode of its creation
