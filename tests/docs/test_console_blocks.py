@@ -41,7 +41,6 @@ command -v rsync >/dev/null || rsync() { cp -r "$2" "$3"; }
 """Root and systemd are not needed here."""
 
 NOT_RUN = {
-    "pip install fastjournal\n": "system/test_packaging.py installs the wheel",
     "make install-systemd": "system/test_systemd_units.py installs them",
     "pip install 'fastjournal[spark]'": "installs Spark",
     "python -m venv environment": "installs Spark",

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, check_output, run_script, script_of, with_own_socket
-from tests.integration.daemon_process import DaemonProcess
+from tests.docs.pages import END, blocks, check_output, run_script, script_of, with_own_socket
 from tests.spark.java_machine import JavaMachine
 from tests.system.staging import ROOT
 
 PLACE = "/tmp/tour"
 DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"
+FIRST_BLOCKS = 3
+"""Those of the first screen: a daemon, a program, the end of both."""
 
 
 def tour() -> list[tuple[str, str]]:
@@ -21,9 +22,15 @@ def tour() -> list[tuple[str, str]]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     ours = readme.partition("\n## Tour\n")[2].partition("\n## ")[0]
     run = [(kind, block) for kind, block in blocks(readme) if kind in ("python", "sh")]
-    assert [block for block in run[1:] if block not in blocks(ours)] == [], "only these are run"
+    first = run[:FIRST_BLOCKS]
+    assert [block for block in run if block not in [*first, *blocks(ours)]] == [], "not run"
+    return steps_of(blocks(ours))
+
+
+def steps_of(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return blocks as shell commands, and the output that the page shows."""
     several: list[tuple[str, str]] = []
-    for language, block in blocks(ours):
+    for language, block in found:
         if language == "text":
             several[-1] = (several[-1][0], block)
         elif language == "python":
@@ -40,14 +47,24 @@ def script(several: list[tuple[str, str]], directory: str) -> str:
     return with_own_socket(text, DAEMON, directory).replace(PLACE, f"{directory}/tour")
 
 
-def test_program_on_the_first_screen_of_the_readme_gets_its_job(tmp_path: Path) -> None:
+def test_program_on_the_first_screen_of_the_readme_gets_its_job_and_ends() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    language, program = next(block for block in blocks(readme) if block[0] in ("python", "sh"))
-    assert (language, len(program.split("\n\n")[-1].splitlines())) == ("python", 4)
-    with DaemonProcess(tmp_path) as daemon:
-        program = program.replace("127.0.0.1:9923", daemon.address)
-        script = f"python - <<'END_OF_BLOCK'\n{program}END_OF_BLOCK\n"
-        assert run_script(script, tmp_path) == (0, "https://example.org/a changed\n")
+    drawing, *first = blocks(readme.partition("\n## ")[0])
+    assert (drawing[0], len(first)) == ("text", FIRST_BLOCKS)
+    with tempfile.TemporaryDirectory(prefix="fj-") as directory:
+        text = script_of(steps_of(first)).replace("pip install fastjournal\n", "")
+        text = text.replace("/tmp/jobs", f"{directory}/jobs")
+        text = with_own_socket(text, f"fastjournald --cmdlog-path {directory}/jobs &", directory)
+        status, shown = run_script(
+            # the tour takes the address of this daemon next
+            f"{text}fj-cli ping --count 1 >/dev/null 2>&1 || echo ended\n",
+            Path(directory),
+            errors=False,
+            FASTJOURNAL_SERVER=f"unix:{directory}/socket",
+        )
+        assert status == 0, shown
+        assert shown.replace(END + "\n", "") == "https://example.org/a changed\nended\n"
+        assert not Path(directory, "jobs").exists()
 
 
 @pytest.mark.spark

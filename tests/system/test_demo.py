@@ -108,6 +108,19 @@ def test_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     assert rows["daemon killed"] == "2"
 
 
+def test_demo_without_the_packages_of_the_report_leaves_it_out(short_path: Path) -> None:
+    without = f"import sys\nsys.modules['pyarrow'] = None\n{PLAY_NOTHING}"
+    run = subprocess.run(
+        [sys.executable, "-c", without, "demo", f"--directory={short_path}/demo"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "no report: it needs pyarrow (pip install 'fastjournal[spark]')" in run.stderr
+    assert not Path(short_path, "demo/weeks").exists()
+
+
 @pytest.mark.spark
 def test_demo_ends_with_the_report_of_what_was_slow(
     java_machine: JavaMachine, short_path: Path

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -14,10 +15,15 @@ from fj_cli.output import note
 from fj_cli.shared_options import DURATION, REFUSED
 from fj_cli.termination import TerminatedError, unwound
 
+NEEDED = ("pyspark", "pyarrow", "pandas", "numpy")
+"""Packages of the report."""
+
 
 @click.command("demo")
 @click.option(
-    "--no-spark", is_flag=True, help="Leave out the report by Spark, which takes half a minute."
+    "--no-spark",
+    is_flag=True,
+    help="Leave out the report by Spark, which takes half a minute and needs fastjournal[spark].",
 )
 @click.option(
     "--delay",
@@ -46,7 +52,8 @@ def demo_command(
     SIGKILL twice and started again. At the end a table compares the executions with the number
     computed straight from the file: exit code 1 where they differ. Then the newest changes are
     spread over four weeks and worked off by simulated workers, a daemon starts on their log, and
-    fj-nightly reports what was slow yesterday, why, and since when.
+    fj-nightly reports what was slow yesterday, why, and since when; without the packages of Spark
+    the report is left out.
     """
     temporary = directory is None
     if directory is None:
@@ -113,7 +120,10 @@ def _play(
         with closing(play):
             result = play.run()
     print_result(result, Console())
-    if spark and result.good:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if spark and missing:
+        note(f"no report: it needs {missing[0]} (pip install 'fastjournal[spark]')")
+    elif spark and result.good:
         with Console(stderr=True).status("simulating four weeks of the same changes"):
             weeks = Weeks(directory / "weeks", changes)
         report = weeks.report()
