@@ -10,8 +10,15 @@
             ...
 
 ``Spool`` appends to local files and needs no daemon, ``SyncClient`` talks to one from any program,
-``Client`` from a trio or asyncio program. All else is in the modules: ``fastjournal.protocol``,
-``fastjournal.cmdlog``, ``fastjournal.spool``, ``fastjournal.spark``.
+``Client`` from a trio or asyncio program. All else is in the modules.
+
+client, protocol, errors      clients; bytes of requests and replies; exceptions
+spool, cmdlog, disk           local files of requests; the command log; files for it
+foreign, spark                journals of other queues; data source, export and report
+keys, limits, options         parts of a key; defaults and bounds of all options
+clock, times, time_texts, numeric, printable   time, numbers and texts
+program, loglines, stderr_queue, http_server, sockets, private, build_info   parts of programs
+eviction_queue, versioned_json, testing        a queue, files of JSON; fakes for tests
 
 Importing this package loads none of its parts; each is loaded when it is first named.
 """

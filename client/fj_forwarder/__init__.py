@@ -1,6 +1,8 @@
 """fj-forwarder: sends the records of a spool to the daemon, and erases those that are safe there.
 
-The path of a record: ``storage`` reads it from its slot (``slot_file``; ``slot_store`` knows all
-slots), ``delivery`` looks whether it can go, ``sending`` decides when it is sent, ``forwarder``
-moves the bytes, ``sending`` says what the reply means, ``delivery`` and ``storage`` erase it.
+storage    reads a record from its slot, and erases it there
+sending    decides when a record is sent, and what the reply means
+delivery   takes records from storage to sending, and the effects of replies back
+forwarder  moves the bytes
+main, reporting, http_metrics   the command line, the status file, metrics
 """

@@ -12,5 +12,7 @@
     net/outbox           replies, each with the mark that must be durable before it is sent
 
 ``server`` composes the parts and runs their tasks, ``runtime`` is what these share, ``recovery``
-builds an engine from the log, ``main`` reads options. docs/architecture.md has the whole picture.
+builds an engine from the log, ``main`` reads options (``config``, ``sighup``), ``process`` is ready
+file and watchdog. Beside requests: ``tasks``, ``compaction``, ``admission``, ``observability``,
+``histogram``. docs/architecture.md has the whole picture.
 """

@@ -1,9 +1,11 @@
 """The two clients over one sans-IO core.
 
-``calls`` builds each request and reads its reply, ``multiplexer`` matches replies to requests, and
-``SyncClient`` (blocking sockets) and ``Client`` (trio, asyncio) only move the bytes. Classes
-that a short program does not need are loaded when they are first named: ``Client`` with anyio, job
-loops, listeners.
+core  builds requests, reads replies and matches them, without IO
+sync  ``SyncClient`` (blocking sockets): moves the bytes
+aio   ``Client`` (trio, asyncio): the same
+
+Classes that a short program does not need are loaded when they are first named: ``Client`` with
+anyio, job loops, listeners.
 """
 
 from __future__ import annotations

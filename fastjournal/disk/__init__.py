@@ -1,9 +1,10 @@
 """Disk: the only place that touches files for the command log.
 
-``Disk`` is what the log needs of a disk, ``OsDisk`` is the real one; a fault-injecting one in
-memory is ``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never leaves this package:
-it becomes a ``LogFailedError`` with the path, the system's words and a hint, or, for a lock that
-another process holds, a ``LogLockedError``. So everything here raises ``LogFailedError``.
+``Disk`` is what the log needs of a disk, ``OsDisk`` is the real one (``os_disk``); a fault-
+injecting one in memory is ``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never
+leaves this package: it becomes a ``LogFailedError`` with the path, the system's words and a hint,
+or, for a lock that another process holds, a ``LogLockedError``. So everything here raises
+``LogFailedError``.
 
 A file that root creates belongs to the owner of its directory: a repair or a start as root leaves
 nothing that the service cannot read.

@@ -1,7 +1,11 @@
 """Journals of other queues, as items that a daemon can import.
 
-A reader opens the journals of one queue as a ``ForeignJournal`` (``items``), independent of the
-format of its files. An import needs nothing else. ``formats`` recognises the format of a directory.
+items, formats   a ``ForeignJournal`` and its items; the format of a directory
+beanstalkd, kestrel, kestrel_records, workq   reader and writer of one queue's files
+journal_files, journal_stat           files of a journal; figures about it
+journal_export, snapshot_entries      a snapshot as the journal of another queue
+
+An import needs no other knowledge of the format.
 """
 
 from __future__ import annotations

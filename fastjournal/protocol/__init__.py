@@ -7,6 +7,10 @@ A daemon or client moves bytes between a socket and a connection object:
     for request in connection.next_events():
         ...
 
+requests, replies, values, framing   messages to bytes and back
+messages, constants, functions       types, numbers, and the declaration of each function
+connection_ends                      ``ServerConnection``, ``ClientConnection``
+
 The contract is docs/protocol.md.
 """
 

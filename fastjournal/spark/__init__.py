@@ -5,6 +5,11 @@
     spark = fastjournal.spark.start_session()     # or: fastjournal.spark.register(your_session)
     spark.read.format("fastjournal").option("view", "entries").load("/path/of/a/snapshot")
 
+session, data_source, query       session, registration, options of the views
+records, live_entries, history    readers of the views
+decoding, storage, execution, cluster   records to columns, files, tasks, Java
+nightly, export                   the nightly report; Parquet without Spark
+
 PySpark and pyarrow (the extra ``spark``) are loaded when something here is first used.
 """
 

@@ -3,6 +3,11 @@
 ``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it. To look into
 one: ``spool_status``, ``list_slots`` and ``SlotReader``, ``DeadDirectory`` for what cannot be sent,
 ``read_forwarder_status`` for what the forwarder does.
+
+appending, bulk, drop_in     append of one record, of many, of a whole file
+reading, status, dead        records of a slot; figures of a spool; dead letters
+format, slots, shifted_checksums   bytes and names of the files
+wake, inotify_watch, forwarder_status   the forwarder: how it is woken, what it does
 """
 
 from fastjournal.spool.appending.spool_writer import Spool

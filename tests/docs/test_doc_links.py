@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -29,6 +30,15 @@ DOTTED = re.compile(rf"\b((?:{'|'.join(PACKAGES)})(?:\.[a-z]\w*)+)(?:\.([A-Z]\w*
 
 MAKE = re.compile(r"`make ([a-z]+(?:-[a-z]+)*)\b")
 MAKE_IN_BLOCK = re.compile(r"^make ([a-z]+(?:-[a-z]+)*)\b", re.MULTILINE)
+PACKAGE_ROW = re.compile(r"^ *((?:[\w/]+, )*[\w/]+) {2,}\S", re.MULTILINE)
+"""Row of a package's docstring: its modules, and what they are."""
+
+PACKAGE_FILES = sorted(
+    path
+    for name, folder in PACKAGES.items()
+    if name != "tests"
+    for path in folder.rglob("__init__.py")
+)
 OTHER_ENDINGS = {"md", "toml", "service", "socket", "example", "cli"}
 """Ends of file names that look like names of modules: ``fastjournald.toml``."""
 
@@ -76,6 +86,20 @@ def test_page_names_modules_that_exist(page: Path) -> None:
         if file is None or not re.search(rf"\b{inside}\b", file.read_text("utf-8")):
             gone.append(name)
     assert not gone
+
+
+@pytest.mark.parametrize("file", PACKAGE_FILES, ids=lambda file: "/".join(file.parts[-3:-1]))
+def test_package_docstring_names_its_modules_and_no_others(file: Path) -> None:
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    rows = [name for row in PACKAGE_ROW.findall(text) for name in row.split(", ")]
+    places = [file.parent / name for name in rows]
+    assert [p.name for p in places if not (p.is_dir() or p.with_suffix(".py").exists())] == []
+    modules = [
+        *file.parent.glob("*.py"),
+        *(path.parent for path in file.parent.glob("*/__init__.py")),
+    ]
+    names = {path.stem for path in modules if not path.stem.startswith("__")}
+    assert names - set(re.findall(r"\w+", text)) == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,6 +1,11 @@
-"""The subcommands of ``fj-cli``: click commands named after their words, ``spool_put_command``.
+"""The subcommands of ``fj-cli``: click commands named after their words, as in ``spool put``.
 
-A module has the commands of one subject. ``requests`` declares those that are one request with few
-arguments as a table. ``fj_cli.cli`` names them with module and one-line help, and loads only the
-module that is run.
+requests                   subcommands that are one request with few arguments, as a table
+set, get, next, lock       one entry, or a few: write, read, work, keep from others
+domains, stats, top        a domain or the whole daemon: limits, figures, live
+spool, spool_put, spool_dead   the local spool
+log, export, import_       logs and snapshots, those of other queues too
+bench, demo                load, and the demonstration
+
+``fj_cli.cli`` names the commands with their modules, and loads only the one that is run.
 """

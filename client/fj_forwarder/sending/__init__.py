@@ -1,6 +1,7 @@
 """Delivery engine, sans-IO: when a record is sent, and the effect of its reply.
 
-Records that are refused for now wait and are tried again; a record at which connections end is
-searched for and tried alone (poison message). No record holds up another. The caller gives it
-records, replies and the time, and erases, delays or puts aside what it returns.
+delivery_engine  the next frames to send; records that wait, are tried again, or alone
+dispositions     which records are sent, and the effect of each reply
+
+No record holds up another; one at which connections end is searched for (poison message).
 """

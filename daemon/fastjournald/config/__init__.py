@@ -3,6 +3,5 @@
 options            the declaration of each option
 command_line       flags and help, from the declaration
 load               values of the file, and checks of several options together
-addresses          forms of ``--listen``
 socket_activation  listening sockets that the service manager hands over
 """

@@ -1,6 +1,8 @@
 """Observability (``--http``): metrics for Prometheus, health checks, pages for a browser.
 
-Metrics are read from attributes of the objects that do the work, at a scrape. Pages are made in
-slices, from the tables of the engine, with the templates beside. The server is bounded: heads,
-connections, deadlines. Nothing here is imported without ``--http``.
+metrics, process_metrics   read at a scrape, from attributes of the objects that do the work
+html_pages, page_text      routes, pages and their texts; the templates are beside
+page_figures, domain_totals   figures of the pages, made in slices
+
+The server is bounded: heads, connections, deadlines. Nothing here is imported without ``--http``.
 """

@@ -2,8 +2,7 @@
 
 journal         a method for each change; appends to the buffer of ``cmdlog.writer``
 lease_journal   the same for leases
-record_encoder  the bytes of a record, from cached parts
-entry_records   which entries have further records
+record_encoder  the bytes of a record, from cached parts; which entries have further records
 segment_usage   live bytes of each segment
 live_capture    the live index of a snapshot, by copy on write
 """

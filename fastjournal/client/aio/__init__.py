@@ -1,8 +1,8 @@
 """Client for programs that run on trio or asyncio, by anyio.
 
 client       ``Client``: connection and methods, made from ``core.calls``
-connection   tasks of a connection: send, receive, reconnect
-jobs, job_loop, lease_keeper   leased jobs, loops, renewal by a task for each job
-listen, mirror, locks          subscriptions, copies of a set of keys, locks
+connection, transport   tasks of a connection: send, receive, reconnect
+jobs, job_loop          leased jobs, loops, renewal by a task of the client
+listen, mirror          subscriptions, copies of a set of keys
 streams, event_loop            the parts that differ between trio and asyncio
 """

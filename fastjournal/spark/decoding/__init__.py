@@ -1,5 +1,5 @@
 """Decoding: from the bytes of a segment to rows and columns.
 
-``rows`` decodes one record after the other, ``vectorised`` a chunk at once. Both give the columns
-of ``view_columns``.
+``rows`` decodes one record after the other, ``vectorised`` a chunk at once (``byte_arrays``). Both
+give the columns of ``view_columns``.
 """

@@ -1,5 +1,4 @@
 """Execution: tasks in processes of this machine, and in executors of Spark.
 
-process_pool   processes of their own, or this one
-cluster_tasks  the executors of a session, behind the same interface
+cluster_tasks  processes of their own, this one, or the executors of a session: one interface
 """

@@ -1,5 +1,9 @@
 """Calls: a function for each request, which builds it and knows how to read the reply.
 
+work, data, scans, daemon   calls about jobs, entries, many entries, the daemon itself
+base, reply_readers         the type of a call; replies as results
+described_methods           the methods of both clients, made from the calls
+
 Pure: no socket, and no clock but to refuse an expiry in the past and to make a key.
 ``SyncClient`` and ``Client`` have a method for each of these and add nothing but moving the bytes,
 so the arguments, results and errors that are described here are theirs.
