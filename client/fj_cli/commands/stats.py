@@ -166,7 +166,7 @@ def _history(directory: str, key: bytes) -> list[HistoryEvent]:
 def _missing(
     key: bytes, events: list[HistoryEvent], log_directory: str | None, near: list[str]
 ) -> DeliveryReason:
-    """Return why there is no entry, as far as the log tells."""
+    """Return why there is no entry, as far as it is in the log."""
 
     ended = next((event for event in reversed(events) if event.key), None)
     if ended is not None and ended.what == "expired":
