@@ -198,7 +198,6 @@ async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
 
 LARGE = b"v" * 8000
 GET = request(Function.GET, b"a", flags=Flag.DATA)
-SCAN = request(Function.GET, b"a", uri=b"b", flags=Flag.DATA, count=0)
 
 
 async def overgrow(room: Room) -> Peer:

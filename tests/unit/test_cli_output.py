@@ -252,16 +252,6 @@ def test_progress_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatc
 
 
 SECOND = 1_000_000
-LARGE = DomainStats(
-    name=b"a.host.with.a.long.name.example.org",
-    entries=1_400_000,
-    due=123_456,
-    delayed=1_234_567,
-    worked_on=12_345,
-    buried=12_345,
-    oldest_due_us=10**12,
-    paused_until_us=5000 * SECOND,
-)
 
 
 def sample(at: int, *domains: DomainStats, **figures: Any) -> Sample:

@@ -303,9 +303,6 @@ class Scene:
     def none(self) -> ssl.SSLContext:
         return self.context()
 
-    def distrustful(self) -> ssl.SSLContext:
-        return self.context(self.ours.sign("own", "client"), trusted=self.other)
-
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Scene:

@@ -107,6 +107,16 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("call", "function", "flags", "fields"), CASES)
+def test_call_reaches_the_daemon_with_these_fields(
+    call: Call[object], function: Function, flags: Flag, fields: dict[str, object]
+) -> None:
+    request = decode_request(encode_request(call.request))
+    assert (request.function, request.flags & GIVEN) == (function, flags)
+    assert request.query == (Query.KEY if request.second_key is None else Query.RANGE)
+    assert {name: getattr(request, name) for name in fields} == fields
+
+
 def test_function_of_this_version_has_a_call() -> None:
     assert calls.__file__ is not None
     texts = [path.read_text(encoding="utf-8") for path in Path(calls.__file__).parent.glob("*.py")]

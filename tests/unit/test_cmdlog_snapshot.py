@@ -31,7 +31,6 @@ from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 
 NOW = 1_795_169_472_123_456
-NAME = "20261120T101112.123456Z"
 RECORD = encode_simple(Command.DELETE, encode_time(NOW), bytes(16))
 SNAPSHOTS = "/log/snapshots"
 

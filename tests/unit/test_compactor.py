@@ -272,7 +272,6 @@ def test_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
 
 
 RUN = b"run one:"
-OTHER = b"another:"
 
 
 def job(number: int, run: bytes = RUN) -> bytes:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import permutations
 
 import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import (
     ENTRY_WORK,
     INTERVAL_BYTES,
@@ -31,7 +29,6 @@ from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 NOW = 1_790_000_000_000_000
-LATER = NOW + 10_000_000
 PART = 8
 
 
@@ -62,21 +59,6 @@ class Daemon:
         assert reply.pairs
         numbers: dict[str, int] = json.loads(reply.pairs[0].value)
         return numbers
-
-    def until_settled(self, now: int) -> Iterator[None]:
-        """Advance, part after part."""
-        while (wake := self.engine.next_wake()) is not None and wake <= now:
-            self.engine.advance(now)
-            yield
-
-    def attempts_by_log(self) -> dict[bytes, int]:
-        data = b"".join(self.log)
-        scan = scan_segment(data)
-        replay = Replay()
-        replay.start_segment(1, data)
-        for run in scan.runs:
-            replay.replay(run, last=True)
-        return {job.key: job.attempts for job in replay.state.jobs.values()}
 
 
 @pytest.fixture

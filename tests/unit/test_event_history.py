@@ -319,6 +319,3 @@ def test_history_of_a_log_with_a_flipped_bit_in_its_last_segment_is_refused(
 def read_all(directory: Path) -> Iterator[object]:
     for part in history_parts(str(directory)):
         yield from read_events(part)
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "events.md"

@@ -16,7 +16,7 @@ from fastjournald.tables.signals import KEYS
 from fastjournald.wal.journal import Journal
 from fastjournald.wal.lease_journal import LeaseJournal
 from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.property.subject import EngineSubject, Subject, request
 
 NOW = 10
 
@@ -115,10 +115,6 @@ def test_journal_leaves_those_out_of_a_lease_that_are_not_persistent() -> None:
 
 # --- signals --------------------------------------------------------------------------------------
 # Signals: bits that tell the tasks of the daemon what there is to do.
-
-
-JOB = b"a:1:0:x"
-LATER = b"a:1:%d:y" % (START + 5 * SECOND)
 
 
 class Signalling(Subject):

@@ -26,13 +26,6 @@ def _polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastjournald.net.connections.POLLS", True)
 
 
-def send_urgent(plain: socket.socket, before: bytes, behind: bytes) -> None:
-    """Send a byte of urgent data, which is not part of the stream, between others."""
-    plain.send(before)
-    plain.send(b"!", socket.MSG_OOB)
-    plain.send(behind)
-
-
 def connect_pair(
     fixture: ServerFixture, accepted_type: type[socket.socket] = socket.socket
 ) -> Peer:

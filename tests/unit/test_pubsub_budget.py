@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable, Hashable
-from types import FrameType
-from typing import Any
+from collections.abc import Hashable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,23 +22,6 @@ from tests.property.subject import START, request
 from tests.unit.test_semantics_listen import Listening
 
 HEAVY, LIGHT = "heavy", "light"
-
-
-def lines_of(act: Callable[[], object]) -> int:
-    """How many lines of Python an act executes: its work, on any machine."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(None)
-    return lines
 
 
 def asking(identifier: int, query: Query, *keys: bytes) -> Request:

@@ -47,13 +47,6 @@ class Daemon:
         assert pairs is not None
         return [pair.key.partition(b":")[0] for pair in pairs]
 
-    def serve_all(self) -> list[bytes]:
-        """The domains of all that is due, as it is delivered."""
-        served: list[bytes] = []
-        while got := self.next():
-            served += got
-        return served
-
 
 def name(number: int) -> bytes:
     return b"d%06d" % number

@@ -15,7 +15,6 @@ from tests.property.subject import SECOND, START, EngineSubject, Subject, reques
 from tests.unit.engine_work import Daemon, do_bounded, key_of
 
 JOB = b"a:1:0:x"
-OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 

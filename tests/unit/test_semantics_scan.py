@@ -14,7 +14,6 @@ from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
-OTHER = b"a:1:0:y"
 URI = b"u"
 REGEX = Query.REGEX << QUERY_SHIFT
 CURSOR = Query.CURSOR << QUERY_SHIFT

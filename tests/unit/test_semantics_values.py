@@ -11,8 +11,6 @@ from fastjournal.protocol.constants import Flag, ValueType
 from fastjournal.protocol.messages import Reply
 from tests.property.subject import SECOND, START, Subject
 
-JOB = b"a:1:0:x"
-URI = b"http://example.org/"
 INTEGER, FLOAT, BOOLEAN = ValueType.INTEGER, ValueType.FLOAT, ValueType.BOOLEAN
 BUFFER, STRING = ValueType.BUFFER, ValueType.STRING
 

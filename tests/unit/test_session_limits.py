@@ -26,9 +26,6 @@ from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 pytestmark = pytest.mark.usefixtures("transport")
 
 
-LARGE = bytes(20_000)
-
-
 def set_(key: bytes, **fields: Any) -> Request:
     return request(Function.SET, key, b"v", flags=Flag.PERSIST, **fields)
 

@@ -43,7 +43,6 @@ QUIT = request(Function.QUIT, identifier=99)
 GET = request(Function.GET, b"k", flags=Flag.DATA)
 NEXT = request(Function.NEXT, b"a")
 WAITING = request(Function.NEXT, b"a", flags=Flag.LISTEN, identifier=50)
-SCAN = request(Function.GET, b"a", uri=b"z", flags=Flag.DATA, count=0)
 
 
 def set_(key: bytes, value: bytes = b"v", **fields: Any) -> Request:

@@ -21,16 +21,6 @@ from tests.unit.test_session_limits import NOP, listen, set_
 pytestmark = pytest.mark.usefixtures("transport")
 
 
-class Steps(trio.abc.Instrument):
-    """Counts the steps of the tasks that serve clients."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith(("Transport.run", "Poller.run"))
-
-
 @pytest.mark.parametrize("first", [1, 2], ids=["reply waits", "push waits"])
 async def test_sending_waits_until_another_task_has_sent_wholly(
     first: int, autojump_clock: MockClock

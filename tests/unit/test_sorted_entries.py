@@ -1,7 +1,4 @@
-"""Sorted lists of a domain: they hold when the facts change that entries are sorted by.
-
-``Subject`` checks after each request that each list is sorted by the facts as they are now.
-"""
+"""Sorted lists of a domain: in order whatever is added, taken out and moved."""
 
 from __future__ import annotations
 
@@ -13,26 +10,10 @@ import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.eviction_queue import EvictionQueue
-from fastjournal.protocol.constants import Flag, ValueType
 from fastjournald.net.listeners import origin_of_host
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.sorted_entries import SortedEntries
-from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject
-
-KEYS = [b"a:1:0:%d" % number for number in range(3)]
-DELAYED = b"a:1:%d:z" % (START + 60 * SECOND)
-ONE = (1).to_bytes(8, "big", signed=True)
-TYPES = {"kind": ValueType.INTEGER}
-
-
-@pytest.fixture
-def s() -> Subject:
-    subject = Subject(EngineSubject(Rules()))
-    for key in (*KEYS, DELAYED):
-        assert subject.set(key, ONE, at=START, flags=Flag.PERSIST, **TYPES) == ""
-    return subject
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -16,8 +16,6 @@ from fastjournald.engine.store import Store
 from fastjournald.histogram import Histogram, Latencies
 from fastjournald.tasks.turn_scheduler import TurnScheduler
 
-SMALL = 10
-
 
 class Loop:
     """Clients that work, and the work of each turn of the event loop."""
