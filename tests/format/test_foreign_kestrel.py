@@ -223,7 +223,7 @@ def test_record_that_changed_since_it_was_read_is_an_error_with_its_place(how: s
         else:
             disk.unlink(f"{QUEUES}/q")
             disk.create(f"{QUEUES}/q").write(add(b"first", 5) + add(b"other!", 6))
-        with pytest.raises(LogCorruptError, match="" if how == "cut" else "changed") as caught:
+        with pytest.raises(LogCorruptError, match=None if how == "cut" else "changed") as caught:
             list(journal.items())
     assert (caught.value.path, caught.value.offset) == (f"{QUEUES}/q", at)
 

@@ -95,7 +95,7 @@ def test_record_that_changed_since_it_was_read_is_told_with_its_place(how: str) 
         if how == "changed":
             logs[1].data[40] ^= 1
         disk.create(f"{LOG}/000000001.log").write(bytes(logs[1]))
-        message = "changed" if how == "replaced" else ""
+        message = "changed" if how == "replaced" else None
         with pytest.raises(LogCorruptError, match=message) as caught:
             list(journal.items())
     assert (caught.value.path, caught.value.offset) == (f"{LOG}/000000001.log", logs[0].offsets[0])
