@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.two_jobs import client_with_two_jobs
+from tests.integration.worker_process import Alarm
 
 
 @pytest.fixture
@@ -38,3 +40,17 @@ def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
 def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
     """Return an ``fj-cli`` for that daemon."""
     return Cli(tmp_path, daemon.address)
+
+
+@pytest.fixture
+def alarm() -> Iterator[Alarm]:
+    """Calls a function in a signal handler of the main thread, in a moment."""
+
+    def arm(action: Callable[[], object]) -> None:
+        signal.signal(signal.SIGALRM, lambda _number, _frame: action())
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield arm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)

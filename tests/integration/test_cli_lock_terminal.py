@@ -36,6 +36,13 @@ def terminal(daemon: DaemonProcess, tmp_path: Path) -> Iterator[Shell]:
         yield shell
 
 
+def stop(terminal: Shell, ticking: Ticking, keys: str = "\x1a") -> int:
+    """Stop command and all; return how many ticks it had by then."""
+    terminal.press(keys)
+    wait_until(lambda: ticking.states == {"T"})
+    return ticking.ticks
+
+
 def test_command_reads_the_terminal_and_its_ctrl_c_ends_no_lock(
     terminal: Shell, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
@@ -127,9 +134,8 @@ def test_lock_stops_its_command_with_it_and_goes_on_once_the_lock_is_renewed(
     terminal.press(f"{quote(installed('fj-cli'))} lock --time 1h k {ticking.command} &\n")
     ticking.wait_ticking()
     for name in ("TSTP", "TTIN", "TTOU"):
-        terminal.press(f"kill -s {name} %1\n")
-        wait_until(lambda: ticking.states == {"T"})
-        stopped_at, ends_us = ticking.ticks, client.entry_stats("k").locked_until_us
+        stopped_at = stop(terminal, ticking, f"kill -s {name} %1\n")
+        ends_us = client.entry_stats("k").locked_until_us
         terminal.press("bg\n")
         wait_until(lambda: ticking.ticks > stopped_at)  # noqa: B023 - at once
         assert client.entry_stats("k").locked_until_us > ends_us
@@ -145,9 +151,7 @@ def test_lock_that_was_lost_while_it_was_stopped_ends_its_command(
     end = "" if keys == "\x1a" else " &"
     terminal.press(f"{quote(installed('fj-cli'))} lock --time 1s k {ticking.command}{end}\n")
     ticking.wait_ticking()
-    terminal.press(keys)
-    wait_until(lambda: ticking.states == {"T"})
-    stopped_at = ticking.ticks
+    stopped_at = stop(terminal, ticking, keys)
 
     def locked() -> bool:
         try:
@@ -175,16 +179,13 @@ def begin(terminal: Shell, ticking: Ticking, options: str, end: str = "") -> Non
 STOPS = {"Ctrl-Z": ("", "\x1a")} | {name: (" &", f"kill -s {name} %1\n") for name in ("TTIN",)}
 
 
-@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(("end", "keys"), STOPS.values(), ids=STOPS)
 def test_worker_that_is_stopped_stops_its_command_and_ends_it_where_the_lease_is_lost(
-    terminal: Shell, client: SyncClient, ticking: Ticking, stop: str
+    terminal: Shell, client: SyncClient, ticking: Ticking, end: str, keys: str
 ) -> None:
     add(client, "one")
-    end, keys = STOPS[stop]
     begin(terminal, ticking, "--lease 1s --count 1", end)
-    terminal.press(keys)
-    wait_until(lambda: ticking.states == {"T"})
-    stopped_at = ticking.ticks
+    stopped_at = stop(terminal, ticking, keys)
     (job,) = client.next("d", lease=3600, wait=60)
     assert job.key == KEY
     terminal.press("fg\n")
@@ -200,9 +201,7 @@ def test_worker_that_is_continued_renews_its_lease_before_its_command_goes_on(
     add(client, "one")
     begin(terminal, ticking, "--lease 1h --timeout 1h --count 1")
     for _ in range(2):
-        terminal.press("\x1a")
-        wait_until(lambda: ticking.states == {"T"})
-        stopped_at = ticking.ticks
+        stopped_at = stop(terminal, ticking)
         lease_ends_us = client.entry_stats(KEY).worked_on_until_us
         terminal.press("fg\n")
         wait_until(lambda: ticking.ticks > stopped_at)  # noqa: B023 - at once
@@ -216,8 +215,7 @@ def test_worker_time_that_it_was_stopped_is_no_time_of_its_command(
 ) -> None:
     add(client, "one")
     begin(terminal, ticking, "--lease 1h --timeout 1500ms --count 1")
-    terminal.press("\x1a")
-    wait_until(lambda: ticking.states == {"T"})
+    stop(terminal, ticking)
     client.set(b"other:128:0:x", "v")
     client.next("other", lease=2)
     assert client.next("other", lease=3600, wait=60)  # two seconds later
@@ -231,8 +229,7 @@ def test_worker_that_is_ended_while_it_is_stopped_ends_its_command(
 ) -> None:
     add(client, "one")
     begin(terminal, ticking, "--lease 1h --count 1")
-    terminal.press("\x1a")
-    wait_until(lambda: ticking.states == {"T"})
+    stop(terminal, ticking)
     terminal.press("kill -TERM %1; fg; echo ov''er\n")
     terminal.wait_for("stopping: 1 running; once more to end them")
     terminal.press("\x03")

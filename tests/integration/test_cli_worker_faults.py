@@ -250,9 +250,8 @@ def test_daemon_that_breaks_off_is_asked_again_and_no_command_is_ended(
 # --- clocks and refusals --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", ["forbidden"])
 def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentence(
-    tmp_path: Path, code: str
+    tmp_path: Path,
 ) -> None:
     handed_out = threading.Event()
 
@@ -266,7 +265,7 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
             handed_out.set()
             pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
         elif request.function == Function.DELETE:
-            error = code
+            error = "forbidden"
         elif request.function == Function.TOUCH:
             return [renewed_lease(request)]
         return [Reply(request.identifier, timeout=77, pairs=pairs, error=error)]
@@ -280,7 +279,7 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
         functions = [request.function for request in daemon.requests]
     assert worker.returncode == 1
     assert results(errors) == ["lost"]
-    assert json.loads(errors.splitlines()[-1])["error"] == code
+    assert json.loads(errors.splitlines()[-1])["error"] == "forbidden"
     assert Function.RELEASE in functions
 
 

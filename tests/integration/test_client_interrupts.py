@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess, lasting_daemon
 from tests.integration.scripted_answers import renewed_lease
-from tests.integration.worker_process import wait_until
+from tests.integration.worker_process import Alarm, wait_until
 
 WAIT_S = 60
 JOB = build_journal_key("d", "1")
@@ -248,23 +246,13 @@ OnAlarm = Callable[[SyncClient, Callable[[], object]], None]
 
 
 @pytest.fixture
-def on_alarm() -> Iterator[OnAlarm]:
+def on_alarm(alarm: Alarm) -> OnAlarm:
     """Calls a function in a signal handler of the main thread, while a client is busy."""
 
     def arm(client: SyncClient, handler: Callable[[], object]) -> None:
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            if not client.connection.busy:
-                signal.setitimer(signal.ITIMER_REAL, 0.01)
-                return
-            handler()
+        alarm(lambda: handler() if client.connection.busy else arm(client, handler))
 
-        signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-
-    before = signal.getsignal(signal.SIGALRM)
-    yield arm
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    return arm
 
 
 def test_close_in_a_signal_handler_ends_a_wait_of_its_thread(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +28,7 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected
 from tests.integration.scripted_answers import ScriptedAnswers, renewed_lease
-from tests.integration.worker_process import wait_until
+from tests.integration.worker_process import Alarm, wait_until
 
 QUICK = Reconnect(first_pause=0.001, longest_pause=0.01, patience=30)
 LEASE_S = 60
@@ -433,25 +431,8 @@ def test_blocking_stop_by_another_thread_ends_a_wait_for_work() -> None:
         assert functions(daemon) == ["NEXT", "CANCEL", "NOP"]
 
 
-@pytest.fixture
-def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Calls a function in a signal handler, in a moment."""
-
-    def arm(action: Callable[[], object]) -> None:
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            action()
-
-        signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-
-    before = signal.getsignal(signal.SIGALRM)
-    yield arm
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
 def test_blocking_stop_by_a_signal_handler_ends_a_wait_for_work(
-    alarm: Callable[[Callable[[], object]], None],
+    alarm: Alarm,
 ) -> None:
     with ScriptedDaemon(Handing()) as daemon, SyncClient(daemon.address) as client:
         jobs = client.jobs("d")
@@ -461,7 +442,7 @@ def test_blocking_stop_by_a_signal_handler_ends_a_wait_for_work(
 
 
 def test_blocking_stop_while_the_daemon_is_away_ends_the_loop_without_an_error(
-    alarm: Callable[[Callable[[], object]], None],
+    alarm: Alarm,
 ) -> None:
     with ScriptedDaemon(Handing("a")) as daemon:
         client = SyncClient(daemon.address, reconnect=QUICK)

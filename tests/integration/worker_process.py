@@ -17,6 +17,9 @@ from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import TIMEOUT_S
 
+Alarm = Callable[[Callable[[], object]], None]
+"""Has a function called in a signal handler of the main thread, in a moment."""
+
 
 def add(client: SyncClient, *names: str, value: bytes | None = None) -> list[bytes]:
     """Set an entry of domain ``d`` for each name, with a URI of its own; return their keys."""
