@@ -160,33 +160,25 @@ def answered(address: tuple[str, int], sent: bytes) -> bytes:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["0.0.0.0:9924", "example.org:9924", "127.0.0.1:65536"],
-)
-def test_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
-    command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "log")]
+def refusal(log: Path, address: str) -> str:
+    """Return why a daemon does not start with pages at this address."""
+    command = [installed("fastjournald"), "--cmdlog-path", str(log), "--listen", "127.0.0.1:0"]
     done = run_program(
-        [*command, "--listen", "127.0.0.1:0", "--http", address],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
+        [*command, "--http", address], capture_output=True, text=True, timeout=START_S
     )
     assert done.returncode == 64
-    assert f"--http {address}: " in done.stderr
+    return str(done.stderr)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9924", "example.org:9924", "127.0.0.1:65536"])
+def test_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
+    assert f"--http {address}: " in refusal(tmp_path / "log", address)
 
 
 def test_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -> None:
     host, port = http_address(daemon)
-    command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "other")]
-    done = run_program(
-        [*command, "--listen", "127.0.0.1:0", "--http", f"{host}:{port}"],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-    )
-    assert done.returncode == 64
-    assert f"--http {host}:{port}: cannot listen" in done.stderr
+    said = refusal(tmp_path / "other", f"{host}:{port}")
+    assert f"--http {host}:{port}: cannot listen" in said
 
 
 ATTEMPTS = 1000
