@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable
 from itertools import permutations
 
 import pytest
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import (
-    ENTRY_WORK,
     INTERVAL_BYTES,
     KICK_BYTES_MAX,
     LIMIT_BYTES,
@@ -19,7 +16,7 @@ from fastjournal.limits import (
     PAUSED_DOMAINS_MAX,
     TOMBSTONE_BYTES,
 )
-from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
+from fastjournal.protocol import Flag, Function, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query, ValueType
 from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES
@@ -27,45 +24,7 @@ from fastjournald.tables.key_table import Tombstones
 from tests.property.compacted_log import CompactedLog
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
-
-NOW = 1_790_000_000_000_000
-PART = 8
-
-
-class Daemon:
-    """An engine and what it wrote."""
-
-    def __init__(self) -> None:
-        self.log: list[bytes] = [SEGMENT_HEADER]
-        settings = Settings()
-        self.engine = Engine(settings, new_journal(settings, self._append, bytes(8)))
-
-    def _append(self, data: bytes, records: int, now: int) -> int:
-        self.log.append(data)
-        return 0
-
-    def ask(self, function: Function, now: int, *, key: bytes = b"", **fields: object) -> Reply:
-        flags = int(fields.pop("flags", 0))
-        request = Request(function, 0, flags, now, key, **fields)
-        answer = self.engine.handle("s", request, now)
-        return decode_reply(answer)
-
-    def set(self, key: bytes, **fields: object) -> None:
-        fields = {"value_type": 1, "flags": Flag.PERSIST, **fields}
-        assert not self.ask(Function.SET, NOW, key=key, **fields).error
-
-    def stats(self, now: int) -> dict[str, int]:
-        reply = self.ask(Function.STATS, now)
-        assert reply.pairs
-        numbers: dict[str, int] = json.loads(reply.pairs[0].value)
-        return numbers
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr("fastjournald.engine.engine.ADVANCE_WORK_MAX", PART * ENTRY_WORK)
-    monkeypatch.setattr("fastjournald.engine.dispatcher.READY_DOMAINS_MAX", PART)
-    return Daemon()
+from tests.unit.engine_work import NOW, Daemon
 
 
 def test_tombstones_are_bounded_in_number_and_the_oldest_go() -> None:
