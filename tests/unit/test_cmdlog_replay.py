@@ -96,6 +96,14 @@ def test_domain_whose_name_workq_takes_only_in_another_form_comes_back() -> None
     assert state.arrival == 3
 
 
+def test_superseded_work_that_fails_is_not_buried_but_gone() -> None:
+    log = SegmentBuilder()
+    log.fail(log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, token=T + SECOND), b"why")
+    state = state_of(log)
+    assert state.jobs == {}
+    assert state.tombstones[KEY].timestamp == T + 5
+
+
 @pytest.mark.parametrize("taken", [[0], [0, 7]])
 def test_superseded_entry_written_anew_does_not_take_its_uri_back(taken: list[int]) -> None:
     log = SegmentBuilder()
