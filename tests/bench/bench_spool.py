@@ -81,32 +81,6 @@ def spooling(directory: Path, *, durable: bool) -> Iterator[Store]:
         yield lambda number: spool.append(domain="pages", uri=URI % number, value=VALUE)
 
 
-LISTENER = """
-import sys
-from fastjournal.spool.wake import bind_wake_socket
-bound = bind_wake_socket(sys.argv[1])
-bound.setblocking(True)
-print("bound", flush=True)
-while True:
-    bound.recv(1)
-"""
-
-
-@contextmanager
-def spooling_and_waking(directory: Path, *, durable: bool) -> Iterator[Store]:
-    """Give ``Spool.append`` beside a process that it wakes, as a forwarder is woken."""
-    (directory / "spool").mkdir()
-    command = [sys.executable, "-c", LISTENER, str(directory / "spool")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as listener:
-        assert listener.stdout is not None
-        listener.stdout.readline()
-        try:
-            with spooling(directory, durable=durable) as store:
-                yield store
-        finally:
-            listener.kill()
-
-
 @contextmanager
 def writing(directory: Path, *, durable: bool) -> Iterator[Store]:
     """Give one ``os.write`` of as many bytes."""
@@ -162,10 +136,9 @@ STORES: dict[str, Opening] = {
 
 def report_appends(rounds: int) -> None:
     """Print what a record costs in each store, and how many times that of ``Spool.append``."""
-    openings = {**STORES, "Spool.append that wakes": spooling_and_waking}
-    best = dict.fromkeys(openings, float("inf"))
+    best = dict.fromkeys(STORES, float("inf"))
     for _ in range(rounds):
-        for name, opening in openings.items():
+        for name, opening in STORES.items():
             with in_directory(opening, "/dev/shm", durable=False) as store:
                 store(0)
                 started = time.process_time()

@@ -33,11 +33,7 @@ Segments = tuple[tuple[str, bytes], ...]
 
 
 def open_stream(archive: Path, **options: str) -> EventsStream:
-    given = {
-        "path": str(archive),
-        "view": "events",
-        "instants": "us",
-    }
+    given = {"path": str(archive), "view": "events", "instants": "us"}
     source = FastjournalSource(given | options)
     stream = source.streamReader(source.schema())
     assert isinstance(stream, EventsStream)
@@ -193,10 +189,7 @@ def test_stream_of_records_unlinks_archived_segments_of_committed_batches(
     write_archive(archive, segments)
     # in the middle of the third one
     size = sum(len(data) for _, data in segments[:2]) + len(segments[2][1]) // 2
-    given = {"path": str(archive), "cleanSource": "delete", "maxBytesPerTrigger": str(size)}
-    source = FastjournalSource(given)
-    stream = source.streamReader(source.schema())
-    assert isinstance(stream, RecordsStream)
+    stream = open_view("records", archive, maxBytesPerTrigger=str(size))
     end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert (end["segment"], end["sealed"]) == (3, False)
     assert len(segments_of(archive)) == len(segments)
@@ -309,17 +302,12 @@ def shortened(number: int, data: bytes) -> tuple[str, bytes]:
     return f"{number:09d}-{google_crc32c.value(shorter):08x}.log", shorter
 
 
-def open_records(archive: Path, **options: str) -> RecordsStream:
-    source = FastjournalSource({"path": str(archive), "cleanSource": "delete"} | options)
-    stream = source.streamReader(source.schema())
-    assert isinstance(stream, RecordsStream)
-    return stream
-
-
 def open_view(view: str, archive: Path, **options: str) -> EventsStream | RecordsStream:
-    if view == "records":
-        return open_records(archive, **options)
-    return open_stream(archive, cleanSource="delete", **options)
+    given = {"path": str(archive), "view": view, "cleanSource": "delete"} | options
+    source = FastjournalSource(given | ({"instants": "us"} if view == "events" else {}))
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, EventsStream | RecordsStream)
+    return stream
 
 
 VIEWS = pytest.mark.parametrize("view", ["events", "records"])
