@@ -189,7 +189,6 @@ def test_usage_that_is_wrong_is_exit_2_and_says_why(
             assert (bool(shown.err), shown.out) == (True, ""), arguments
 
 
-DONE, REFUSED, USAGE = 0, 1, 2
 URI = b"\xff\0uri"
 
 
@@ -239,7 +238,6 @@ def test_key_that_is_no_base64_is_bad_usage(cli: Cli, word: str) -> None:
     assert b"is no base64" in refused.stderr
 
 
-DONE, USAGE = 0, 2
 HOUR_S = 3600
 
 
@@ -277,9 +275,6 @@ def test_domains_of_a_prefix_page_by_page(cli: Cli, client: SyncClient) -> None:
     assert (none.returncode, none.stdout) == (DONE, b"")
 
 
-DONE, REFUSED, USAGE, NOTHING = 0, 1, 2, 75
-
-
 def test_purge_deletes_all_that_nobody_works_on(cli: Cli, client: SyncClient) -> None:
     for number in range(600):
         client.set(f"d:1:0:{number}", "")
@@ -293,7 +288,7 @@ def test_purge_deletes_all_that_nobody_works_on(cli: Cli, client: SyncClient) ->
     assert cli.json("purge", "d", "--yes") == [{"purged": 599}]
     assert client.domain_stats("d").entries == 1
     assert client.domain_stats("other").entries == 1
-    assert cli("purge", "d", "--yes").returncode == NOTHING
+    assert cli("purge", "d", "--yes").returncode == NOTHING_TO_DO
     assert leased.token is not None
     client.delete(leased.key, token=leased.token)
 
@@ -306,9 +301,6 @@ def test_limit_is_set_and_shown(cli: Cli, client: SyncClient) -> None:
     assert cli("limit", "host", "--jobs", "0").returncode == DONE
     assert client.domain_stats("host").jobs_max == 0
     assert cli("limit", "a:b", "--jobs", "1").returncode == REFUSED
-
-
-DONE, REFUSED, USAGE, NOTHING_TO_DO = 0, 1, 2, 75
 
 
 def test_peek_shows_in_the_order_of_work_what_next_hands_out_then(
@@ -380,9 +372,6 @@ def test_peek_of_what_is_no_domain_is_refused(cli: Cli) -> None:
     assert b"bad-key" in refused.stderr
     for count in ("0", "501"):
         assert cli("peek", "d", "--count", count).returncode == USAGE
-
-
-DONE, REFUSED, NOTHING_TO_DO = 0, 1, 75
 
 
 def test_bury_with_a_token_keeps_an_entry_from_next_until_it_is_kicked(cli: Cli) -> None:
@@ -529,9 +518,6 @@ def test_command_examples_of_the_help_run_in_their_order(cli: Cli) -> None:
             assert ran.returncode in (0, 75), (line, ran.stderr)
     without = {"release", "watch", "export", "import", "spool", "log", "token", "demo", "top"}
     assert COMMANDS.keys() - EXAMPLES.keys() <= without
-
-
-DONE, REFUSED, USAGE = 0, 1, 2
 
 
 @pytest.fixture(scope="module")

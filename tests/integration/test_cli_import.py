@@ -377,7 +377,6 @@ def test_import_takes_names_as_long_as_a_key_allows(tmp_path: Path, cli: Cli) ->
 
 
 FOREIGN_CORPUS = Path(__file__).parent.parent / "format" / "data"
-DONE, REFUSED, USAGE = 0, 1, 2
 DAY = 86_400 * SECOND
 
 

@@ -180,7 +180,6 @@ sys.exit(run(sys.argv[1:]))
     assert [found["kind"] for found in cli.json("log", "repair", str(log))] == ["damaged"]
 
 
-DONE, REFUSED, USAGE = 0, 1, 2
 SEGMENTS = 5
 RECORDS = 4
 """In each segment, with its first one."""
@@ -347,7 +346,6 @@ def test_archive_without_the_last_segments_that_its_state_tells_of_has_a_gap(
 
 
 CORPUS = Path(__file__).parent.parent / "format" / "data"
-DONE, REFUSED, USAGE = 0, 1, 2
 
 
 def content(record: dict[str, Any]) -> bytes:
