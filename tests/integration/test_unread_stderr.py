@@ -107,8 +107,7 @@ def test_log_lines_of_the_daemon_that_nobody_reads_stop_nothing(tmp_path: Path, 
         with ended(Program(command, stderr=pipe.writing, env=watched)) as daemon:
             address = pipe.until(r"event=ready .*http=(\S+)\n")[1]
             send_garbage(path, CONNECTIONS)
-            while not dropped(address):
-                send_garbage(path, BATCH)
+            wait_until(lambda: dropped(address) or send_garbage(path, BATCH))
             with SyncClient(f"unix:{path}") as client:
                 client.set("k", b"v")
             assert page(f"{address}/healthz") == "ok\n"
@@ -143,8 +142,7 @@ def test_terminal_that_is_stopped_stops_no_daemon(tmp_path: Path) -> None:
         terminal.until(r"event=ready .*http=\S+\n")
         [address] = re.findall(r"http=(\S+)", terminal.text)
         terminal.press("\x13")
-        while not dropped(address):
-            send_garbage(path, BATCH)
+        wait_until(lambda: dropped(address) or send_garbage(path, BATCH))
         with SyncClient(f"unix:{path}") as client:
             client.set("k", b"v")
         terminal.press("\x11")
@@ -168,11 +166,14 @@ def test_log_lines_of_the_forwarder_that_nobody_reads_delay_no_record(
         with ended(Program(command, stderr=pipe.writing)) as forwarder:
             address = pipe.until(r"metrics: http://(\S+)/metrics\n")[1]
             pipe.fill()
-            while not dropped(address):
+
+            def forward_some() -> None:
                 for _ in range(50):
                     spool.append(domain="d", value=REFUSAL)
                 ledger.wait_applied([spool.append(domain="d")])
                 wait_until(lambda: spool_status(tmp_path / "s").pending == 0)
+
+            wait_until(lambda: dropped(address) or forward_some())
             before = dropped(address)
             told = pipe.until(r"WARNING event=log-lines-dropped lines=(\d+) warning=(\d+)\n")
             assert 0 < int(told[1]) == int(told[2]) <= before
