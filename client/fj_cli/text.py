@@ -1,7 +1,7 @@
 """Text of the command line: strict JSON, text that harms no terminal, tables, durations.
 
-Table layout: columns as wide as their widest cell, measured once; rows too wide are left out. No
-table of rich: it measures, folds and styles each cell several times (docs/decisions).
+A column of a table is as wide as its widest cell, which is measured once; rows too wide are left
+out. rich draws no table: it measures, folds and styles each cell several times (docs/decisions).
 """
 
 from __future__ import annotations

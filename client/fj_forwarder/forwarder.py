@@ -3,8 +3,8 @@
 One task sends the requests of the engine, one receives and erases. The others wake them: the
 datagram socket, inotify, a timer. If the first two fail, the timer finds the records.
 
-Failover: it tries daemons in turn, and stays with one until that fails. Wake sources: the wake
-socket, and inotify for writers that do not ping.
+The forwarder tries daemons in turn, and stays with one until that fails. A writer wakes it by the
+wake socket; inotify wakes it for writers that send nothing there.
 """
 
 from __future__ import annotations

@@ -419,7 +419,7 @@ class LogWriter:
             if not segment.records:
                 segment.first_us = now_us
                 segment.low = segment.high = stamp
-            # unknown bounds of a continued segment stay unknown
+            # None: a segment from before the start, whose earliest and latest times are not known
             elif segment.low is not None and segment.high is not None:
                 if stamp < segment.low:
                     segment.low = stamp

@@ -4,7 +4,7 @@ The budget counts the bytes of requests that have arrived in part, of requests t
 unsent reply, and of replies that the client has not read. While all connections together use less
 than ``bytes_max``, each may buffer one turn of its requests. Above it memory is scarce: sessions
 read and buffer ``SCARCE_BYTES`` at a time, larger values are refused with ``busy``, and
-``net.timeouts`` closes the connections that use most memory without sending or reading a byte. A
+``net.connections`` closes the connections that use most memory without sending or reading a byte. A
 connection that uses little is served as usual.
 
 A close reason says why the daemon closes a connection that did not violate the protocol.

@@ -60,7 +60,7 @@ class QueuedClient:
 
     def __init__(self, share: Share, expected: int, wake: Callable[[], object]) -> None:
         self.share: Share | None = share
-        """None: the client has disconnected, is asking now, or will ask again by itself."""
+        """Account of the client; None: it no longer waits here, as it disconnected or has asked."""
         self.expected = expected
         self.wake = wake
 
@@ -75,22 +75,22 @@ class TurnBudget:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._over: float = math.inf
-        """Work done with which the budget of this turn is used up; without end until ``start``."""
+        """``Store.work`` at which the budget of this turn is used up; infinite until ``start``."""
         self._virtual = 0.0
-        """The virtual time of the client that began last, of those that were not idle, or later."""
+        """Virtual time of all: that of the last busy client that began, and what ``_age`` adds."""
         self._aged = 0
-        """``Store.work`` at the last step of virtual time without clients."""
+        """``Store.work`` up to which ``_age`` has advanced virtual time."""
         self._queue: list[tuple[float, int, QueuedClient]] = []
         """A heap by virtual time."""
         self._woken: list[QueuedClient] = []
-        """The last woken clients. Those with a share have not asked yet."""
+        """Clients that the last ``release`` woke. Where ``share`` is None, they have asked."""
         self._serials = count()
         self._last: Share | None = None
         """Account of the client that did something last."""
         self.in_row = 0
-        """Pieces of work of that client, after the first, since another client did one."""
+        """Pieces of work that this client did in a row, without the first one."""
         self._alone_from = ALONE_WORK
-        """Work done with which that client counts as alone."""
+        """``Store.work`` from which this client counts as alone."""
 
     @property
     def slice_work(self) -> int:

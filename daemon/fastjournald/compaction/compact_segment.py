@@ -21,9 +21,9 @@ replace or unlink the file. ``cmdlog.recovery.segment_chain`` accepts the state 
 While another process reads the log, a compaction writes nothing, or its writes count the next time:
 it does not write the same records again and again.
 
-Copy forward: live records of a segment are appended to the end of the log. Entries are written in
-their current state, under new job ids, and the old ids are removed: older records about these
-entries are obsolete. So a segment with live records can be removed.
+Live records of a segment are copied forward: they are appended to the end of the log. Entries are
+written in their current state, under new job ids, and the old ids are removed: older records about
+these entries are obsolete. So a segment with live records can be removed.
 """
 
 from __future__ import annotations

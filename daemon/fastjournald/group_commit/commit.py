@@ -196,15 +196,16 @@ class GroupCommit:
         self._thread = SyncThread()
         self._led = False
         self._writable = False
-        """Whether others may write although there is a leader: it waits for a sync in the
-        thread."""
+        """Whether tasks other than the leader may write now: the leader waits for the thread."""
         self._writing = False
-        """Whether one of them is about to."""
+        """Whether one of these tasks has begun to write."""
         self._others = trio.lowlevel.ParkingLot()
         self._claimants = trio.lowlevel.ParkingLot()
         """Tasks that wait for ``exclusive``, in order; they lead before all others."""
         self._expected = 0
-        """Appended bytes once the clients of the last batch are back."""
+        """Position that ``appended`` reaches when the clients of the last batch sent as much again.
+
+        The next leader waits for it, at the longest until ``_gather_until``."""
         self._gather_until = 0.0
 
     async def wait_settled(self, mark: int) -> None:

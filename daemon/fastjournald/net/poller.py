@@ -236,7 +236,7 @@ class Poller:
                     client.handle_left()
 
     def _send_settled(self) -> None:
-        # a client that connected while a thread synced, and is not settled yet, asks again
+        # a client with requests that came while a thread synced puts itself into the list again
         unsettled, self._unsettled = self._unsettled, []
         settled = self._commit.writer.settled
         for client in unsettled:

@@ -178,9 +178,9 @@ class Session:
         self._arrived = 0.0
         """Begin of the turn in which the requests were received."""
         self._batch_bytes = 0
-        """Bytes of the requests: as received, then those in memory."""
+        """Bytes of the requests: as received; once decoded, with those of their objects."""
         self._held = 0
-        """Bytes of them that the account counts, because some of the requests wait."""
+        """Bytes of the batch that the memory budget counts, while some of its requests wait."""
         self._bulk_from = 0
         """Index of the request from which on a bulk may be tried."""
         self._bulk_misses = 0
@@ -450,8 +450,8 @@ class Session:
     def _handle_bulk(self, at: int, work_over: int, now: int) -> int:
         """Handle requests from ``at`` on that are alike together, if any; return how many.
 
-        A bulk of none or one is dearer than a request alone. So the next one is tried twice as far
-        away each time: a window of SETs that move entries, not one of which is new, tries few.
+        A bulk of none or one, a miss, costs more than a request alone. After each miss the distance
+        to the next bulk doubles, so a batch that no bulk fits has few of them.
         """
         work = max(work_over - self._engine.store.work, 0)
         # the last one may begin as long as there is room and work left for a part of it

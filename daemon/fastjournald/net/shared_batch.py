@@ -110,7 +110,12 @@ class SharedBatch:
         return left
 
     def _carry_out(self, run: _Run, now: int, left: set[Member]) -> None:
-        """Handle bulks; the request that ends one is left, and twice as many after each miss."""
+        """Handle the requests of a run as bulks; add members that keep their request to ``left``.
+
+        A bulk ends at a request that it cannot handle, and that member keeps it. After a bulk of
+        one request or none, a miss, the next bulk begins further on: 2, 4, 8 ... members keep
+        theirs.
+        """
         members, requests = run.members, run.requests
         at, end, misses = 0, len(requests), 0
         # a bulk of one is dearer than a request alone

@@ -7,7 +7,7 @@ Where clients of the daemon need a token, the pages need one as the password.
 No page shows a value, a token of a lease or a secret. Texts of clients are escaped twice: control
 characters and ambiguous text (``page_text``), then HTML (Jinja2).
 
-Pages: overview of the daemon, list of domains, one domain, one entry.
+There is a page for the daemon, for the list of domains, for one domain and for one entry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The ways in which a connection fails, each with its code, its sentence and what to do.
 
-Effort to connect in place of a lost connection: when to try, and when it is over. Without IO.
+An effort to replace a lost connection says when to try again, and when to give up. Without IO.
 """
 
 from __future__ import annotations
