@@ -28,6 +28,9 @@ ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 DOTTED = re.compile(rf"\b((?:{'|'.join(PACKAGES)})(?:\.[a-z]\w*)+)(?:\.([A-Z]\w*))?")
 """Name of a module, or of something in it."""
 
+FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
+HOMES = (ROOT, ROOT / "daemon/fastjournald", ROOT / "tests")
+
 MAKE = re.compile(r"`make ([a-z]+(?:-[a-z]+)*)\b")
 MAKE_IN_BLOCK = re.compile(r"^make ([a-z]+(?:-[a-z]+)*)\b", re.MULTILINE)
 PACKAGE_ROW = re.compile(r"^ *((?:[\w/]+, )*[\w/]+) {2,}\S", re.MULTILINE)
@@ -85,6 +88,11 @@ def test_page_names_modules_that_exist(page: Path) -> None:
             continue
         if file is None or not re.search(rf"\b{inside}\b", file.read_text("utf-8")):
             gone.append(name)
+    gone += [
+        name
+        for name in FILE.findall(page.read_text(encoding="utf-8"))
+        if not any((home / name).exists() for home in HOMES)
+    ]
     assert not gone
 
 
