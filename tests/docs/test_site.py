@@ -99,7 +99,7 @@ def test_site_reference_has_all_public_names_with_their_methods(site: Path) -> N
 
 def test_site_reference_has_the_text_of_both_clients_where_it_is_written_once(site: Path) -> None:
     page = text_of(site, "reference/api.html")
-    assert page.count("The work is done: the entry goes.") == len((Job, SyncJob))
+    assert page.count("Complete the job: the entry is deleted.") == len((Job, SyncJob))
     assert page.count("Hold a lock on an entry while the block runs") == len((Client, SyncClient))
     assert page.count("Renew a lease (with its token)") == len((Client, SyncClient))
     assert page.count("The delay is doubled for each earlier failure") == len((Client, SyncClient))

@@ -5,18 +5,18 @@ this connection in place of its own. ``receive`` returns the effect of a reply, 
 end of a connection. A delayed record leaves the engine: the caller keeps it on disk and offers it
 again when it is due. Instants are arguments, in microseconds; the caller gives the randomness.
 
-Pauses: if the daemon refuses everything, or cannot be reached, the whole delivery pauses. After the
-pause one record is sent first; each success doubles how many may be in flight. If only one record
+If the daemon refuses everything, or cannot be reached, the whole delivery pauses. After the pause
+one record is sent first; each success doubles how many may be in flight. If only one record
 is refused for now, it alone is delayed. Pauses double up to 30 s and are jittered to between a half
 and all of that, so that many forwarders do not come back at the same time.
 
-Poison messages: a record at which the daemon ends the connection must delay no other. After a loss
+A record at which the daemon ends the connection (poison message) must delay no other. After a loss
 a connection begins with a NOP: if the daemon answers it, the daemon is healthy and a record is to
 blame. Records without a reply at the end of two connections are sent alone. A record at which the
 connection ends then is a *suspect* and is delayed; the next one is sent at once. If suspects follow
 each other, records are skipped untried, to find the good ones after them (``PoisonSearch``).
 
-Limit: a value over the daemon's max-value ends the connection. The NOP asks for that limit (META);
+A value over the daemon's max-value ends the connection. The NOP asks for that limit (META);
 it is also sent before the first value of a connection over ``LARGE_VALUE_BYTES``. A record over the
 limit is not sent: it is a dead letter. If the daemon takes only smaller values still, the first
 record over its limit costs a connection.

@@ -17,7 +17,7 @@ bytes: another segment of its size is of a log that was restored (``stream_segme
 An offset in an archive has the number of the first segment of the stream, ``first``. With
 ``cleanSource=delete`` it has ``segments``, the names of the files that its commit unlinks.
 
-Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has one group at least.
+``maxBytesPerTrigger`` bounds the bytes of a batch (admission control); one group is the least.
 """
 
 from __future__ import annotations

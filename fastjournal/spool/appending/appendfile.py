@@ -6,7 +6,7 @@ the forwarder takes the exclusive one before it unlinks, so a writer that got it
 whether its file still has the name. The lock is never released, only closed: a forked child shares
 it.
 
-Group commit: one fdatasync makes the appends of all threads durable. The first thread that needs a
+One fdatasync makes the appends of all threads durable. The first thread that needs a
 sync does it. Threads that need one during the sync wait, and one of them does the next one, for
 all. They are woken together and not one by the other, which would cost a thread switch for each.
 
