@@ -1,5 +1,8 @@
 """Compaction of one sealed segment of the log: dead records are removed from disk.
 
+The module has over 600 lines, because the steps, their order and the states that a crash leaves are
+one protocol.
+
 Compaction is a generator that requests each step from its driver. The driver is the daemon, or a
 test that crashes at every point. It answers these steps:
 

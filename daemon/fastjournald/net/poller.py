@@ -1,5 +1,7 @@
 """Poller: the one task that serves all plain connections, TCP and unix; and their transport.
 
+The module has over 600 lines, because a round and the transport of a socket change the same state.
+
 Each round is the write path, and all of it, without a switch between tasks:
 
     epoll (which sockets are readable) -> receive -> session (bytes to requests; the engine
