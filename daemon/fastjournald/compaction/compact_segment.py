@@ -27,6 +27,9 @@ it does not write the same records again and again.
 Live records of a segment are copied forward: they are appended to the end of the log. Entries are
 written in their current state, under new job ids, and the old ids are removed: older records about
 these entries are obsolete. So a segment with live records can be removed.
+
+The module has over 600 lines, because copy forward, rewrite and removal of a segment share one
+order of steps and its state.
 """
 
 from __future__ import annotations

@@ -31,6 +31,5 @@ from fastjournal.client.core.calls.work import *
 __all__ = ["Call", "CallMethods", "PagedCall", "refusal", "silence_allowed_s"]
 __all__ += daemon.__all__
 __all__ += data.__all__
-__all__ += data.__all__
 __all__ += scans.__all__
 __all__ += work.__all__
