@@ -20,10 +20,10 @@ from fastjournal.client import Client
 from fastjournal.client.core.results import Entry
 from fastjournal.errors import RefusedError
 from fastjournal.protocol import ValueType
+from fj_cli.benching import Bench, Load
 from fj_cli.child import Children, environment_of, input_of, is_transient
 from fj_cli.cli import cli
 from fj_cli.commands import bench
-from fj_cli.commands.bench import Bench, Load
 
 
 def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.storage.files import SegmentFile
 from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import WorkqJobState, assert_workq_accepts
-from fj_cli.demo.history import HistoryLog
+from fj_cli.demo.history_log import HistoryLog
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND, START
 from tests.property.test_event_extraction import events_of_segment
