@@ -4,6 +4,7 @@ main, cli, termination   the command line; errors as one sentence and an exit co
 commands, shared_options, examples, config   subcommands, a module for each subject; settings
 output, text, advice, progress               JSON and tables, without terminal escapes of data
 worker, job, child, command_group, reports   ``next --exec``: leases, commands, signals
-top_screen, records, entry_history, foreign_log   parts of ``top``, ``explain`` and ``log``
+top_screen, watching, records, entry_history, foreign_log   parts of ``top``, ``explain``, ``log``
+benching, spool_lines    parts of ``bench`` and ``spool put``; help loads none of these parts
 demo                     the demonstration
 """

@@ -49,7 +49,8 @@ sys.exit(code)
     "arguments",
     [
         *([], ["next"], ["log"], ["log", "dump"], ["set"], ["import"], ["spool"], ["top"]),
-        *(["spool", "dead"], ["stats"], ["domains"], ["delete"]),
+        *(["spool", "dead"], ["stats"], ["domains"], ["delete"], ["bench"], ["watch"]),
+        *(["spool", "put"], ["demo"], ["export"], ["get"], ["lock"]),
     ],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:

@@ -20,7 +20,6 @@ The sockets are registered level-triggered: the system reports a socket again un
 were received. A connection that waits for something else while its client sends is unregistered
 until it receives again; a client that waits for its replies never needs that.
 
-The module has over 600 lines, because poller and transport call each other in each round.
 """
 
 from __future__ import annotations
