@@ -282,16 +282,23 @@ class Delivery:
         self._now_us = now_us
         self._carry_out(self._engine.leave(now_us))
 
-    def finish(self) -> None:
+    def finish(self, *, is_stopped: bool = False) -> None:
         """Try a last time to bury records that ``dead/`` refused, and to erase delivered ones.
+
+        Args:
+            is_stopped: Only the dead letters of one turn: each is synced, and the one who sent the
+                signal waits. The others are pending at the next start.
 
         Raises:
             SpoolFailedError: ``dead/`` still refuses some; the error names the first. They are
                 pending at the next start.
         """
+        self.begin_turn()
         self.dead_letters.retry_now()
         failed: SpoolFailedError | None = None
         for retry in list(self.store.retries):
+            if is_stopped and self._budget.is_spent and not retry.is_erasure:
+                continue
             if retry.verdict is not None and retry.alive:
                 for record in self.store.take_one(retry, self._now_us):
                     self._is_sent(record)

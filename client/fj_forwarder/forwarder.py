@@ -285,7 +285,7 @@ class Forwarder:
                         "%s: it was deleted or moved away; it is made anew", self._settings.spool
                     )
                     return False
-                self._delivery.finish()
+                self._delivery.finish(is_stopped=self._stopping)
                 if not self._stopping:
                     self._delivery.check_all_was_read()
             finally:

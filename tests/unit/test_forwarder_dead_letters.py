@@ -15,6 +15,7 @@ from fastjournal.limits import RESCAN_US
 from fastjournal.protocol import Reply, ServerConnection
 from fastjournal.spool import DeadDirectory
 from fastjournal.spool.format import FILE_HEADER, FILE_HEADER_BYTES
+from fj_forwarder.delivery import LETTER_UNITS, TURN_UNITS
 from tests.unit.spool_files import EIGHT as START_US
 from tests.unit.spool_files import a_delivery, record
 
@@ -105,6 +106,25 @@ def test_last_try_of_the_forwarder_comes_to_pieces_behind_one_that_dead_does_not
     with pytest.raises(SpoolFailedError, match="Is a directory"):
         run.delivery.finish()
     assert run.delivery.dead_letters.count == COUNT + 1
+
+
+def test_last_try_of_a_stopped_forwarder_is_one_turn_and_the_rest_is_for_the_next_start(
+    tmp_path: Path,
+) -> None:
+    write_drop_ins(tmp_path)
+    dead = tmp_path / "dead"
+    dead.touch()
+    stopped = Refused(tmp_path)
+    stopped.run(2)
+    dead.unlink()
+    stopped.delivery.finish(is_stopped=True)
+    buried = stopped.delivery.dead_letters.count
+    assert 0 < buried <= TURN_UNITS // LETTER_UNITS + 1 < COUNT, "a thousand take minutes"
+    stopped.delivery.close()
+    next_one = Refused(tmp_path)
+    next_one.run(2)
+    assert next_one.delivery.dead_letters.count == COUNT - buried
+    assert list(tmp_path.glob("*.fjs")) == []
 
 
 def test_dead_that_takes_nothing_is_left_alone_for_a_while(
