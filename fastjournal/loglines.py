@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from fastjournal.printable import safe_text
 from fastjournal.stderr_queue import QueuedStderr
@@ -81,6 +81,10 @@ class LineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name there
         """Return the line of a record, without the traceback that may follow it."""
         return safe_text(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - its name there
+        """Return the lines of a traceback; the text of an exception may be one of a client."""
+        return "\n".join(map(safe_text, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):

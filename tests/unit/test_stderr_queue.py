@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.limits import STDERR_LEVEL_BYTES_MAX
-from fastjournal.loglines import JsonFormatter, StderrHandler
+from fastjournal.loglines import JsonFormatter, LineFormatter, StderrHandler
 from fastjournal.stderr_queue import QueuedStderr
 
 PATIENCE_S = 60.0
@@ -86,6 +86,19 @@ def test_bad_message_of_a_log_is_shown_and_ends_nothing(
     handler = StderrHandler()
     handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "%d", ("no number",), None))
     assert "--- Logging error ---" in reader.until(b"Arguments: ('no number',)\n")
+
+
+def test_traceback_of_a_log_line_harms_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = StderrHandler()
+    handler.setFormatter(LineFormatter("%(message)s"))
+    try:
+        raise ValueError("\x1b[31m\r<2>all is well\u202e\udc80")
+    except ValueError:
+        record = logging.LogRecord("", logging.ERROR, "", 0, "failed", None, sys.exc_info())
+    handler.handle(record)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "ValueError: \\x1b[31m\\r<2>all is well\\u202e\\udc80"
+    assert all(line.isprintable() for line in lines)
 
 
 def test_text_of_a_stream_is_written_by_lines_and_at_a_flush(
