@@ -75,6 +75,10 @@ test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some, test-unit (o
 test-%: $(VENV)/.ready
 	$(MAKE) test ARGS="tests/$* $(ARGS)"
 
+.PHONY: fuzz
+fuzz: $(VENV)/.ready ## look for inputs that break the codec; ARGS=600 for so many seconds
+	$(BIN)/python -m tests.property.fuzzing $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.ready ## format, ruff, mypy --strict, import contracts: changes nothing
 	$(BIN)/ruff format --check .

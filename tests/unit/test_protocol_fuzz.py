@@ -1,98 +1,21 @@
-"""All inputs that coverage-guided fuzzing found keep to the promises of the codec."""
+"""All inputs that fuzzing found (make fuzz) keep to the promises of the codec."""
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Iterable
+import sys
+from dis import findlinestarts
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
-from fastjournal.protocol import (
-    ClientConnection,
-    ProtocolError,
-    Reply,
-    Request,
-    ServerConnection,
-    Signal,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-)
-
-KEPT = Path(__file__).parent / "data" / "fuzz"
-KINDS = ("requests", "replies")
-VALUE_BYTES_MAX = 300
-REPLY_BYTES_MAX = 2000
-ALLOWED_BYTES = 200_000
-"""Memory that decoding may take for each of these inputs, whatever their size fields claim."""
-
-Outcome = tuple[list[Request | Reply], str]
-
-
-def connection_of(kind: str) -> ServerConnection | ClientConnection:
-    if kind == "requests":
-        return ServerConnection(value_bytes_max=VALUE_BYTES_MAX)
-    return ClientConnection(reply_bytes_max=REPLY_BYTES_MAX)
-
-
-def decode(kind: str, pieces: Iterable[bytes]) -> Outcome:
-    """Feed the pieces and the end; return the messages, and how it ended."""
-    connection = connection_of(kind)
-    for piece in pieces:
-        connection.receive_data(piece)
-    connection.receive_data(b"")
-    messages: list[Request | Reply] = []
-    while True:
-        try:
-            event = connection.next_event()
-        except ProtocolError as error:
-            # the identifier of a wrong magic is known only where it came in the same piece
-            return messages, error.code
-        if isinstance(event, Signal):
-            assert event is Signal.CONNECTION_CLOSED
-            return messages, "closed"
-        messages.append(event)
-
-
-def check(kind: str, data: bytes) -> None:
-    """Hold the codec to its promises on these bytes.
-
-    Raises:
-        AssertionError: A promise is broken; any other exception breaks one too.
-    """
-    whole = decode(kind, [data] if data else [])
-    assert decode(kind, [data[at : at + 1] for at in range(len(data))]) == whole
-    for at in range(1, len(data), max(1, len(data) // 16)):
-        assert decode(kind, [data[:at], data[at:]]) == whole
-    if kind == "requests":
-        # no byte counts for two of them, and none is made up: the encoder takes the smallest widths
-        assert sum(len(encode_request(message)) for message in whole[0]) <= len(data)
-    for message in whole[0]:
-        if isinstance(message, Request):
-            assert len(message.value) <= VALUE_BYTES_MAX
-            again = decode_request(encode_request(message))
-            # only the widths may differ, and those are no fields
-            assert encode_request(again) == encode_request(message)
-        else:
-            assert encode_reply(decode_reply(encode_reply(message))) == encode_reply(message)
-
-
-def check_memory(kind: str, data: bytes) -> None:
-    """Decode under a tracer: claims of the input must not be allocated."""
-    tracemalloc.start()
-    try:
-        decode(kind, [data] if data else [])
-        assert tracemalloc.get_traced_memory()[1] < ALLOWED_BYTES
-    finally:
-        tracemalloc.stop()
-
+from fastjournal.protocol import replies, requests
+from tests.property.fuzzing import KINDS, check, check_memory, fuzz, kept, lines_of
 
 FOUND = [
-    pytest.param(kind, path.read_bytes(), id=f"{kind}-{path.stem}")
+    pytest.param(kind, data, id=f"{kind}-{path.stem}")
     for kind in KINDS
-    for path in sorted((KEPT / kind).glob("*.bin"))
+    for path, data in kept(kind)
 ]
 
 
@@ -102,5 +25,38 @@ def test_found_input_is_decoded_or_refused(kind: str, data: bytes) -> None:
     check_memory(kind, data)
 
 
-def test_found_inputs_are_there() -> None:
-    assert len(FOUND) > 30
+def test_fuzzing_of_some_seconds_finds_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.property.fuzzing.KEPT", tmp_path)
+    for kind in KINDS:
+        assert fuzz(kind, seconds=0.5, seed=1)
+
+
+NEVER_REACHED = {"return start, 0"}
+"""Lines of read_pairs for a reply without pairs: its caller does not call it then."""
+
+
+def lines(code: CodeType) -> set[int]:
+    """The lines of a function; its first is not run but called."""
+    return {line for _, line in findlinestarts(code) if line is not None} - {code.co_firstlineno}
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger traces the lines")
+@pytest.mark.parametrize(
+    ("kind", "module", "code"),
+    [
+        ("requests", "requests.py", requests.RequestReader.read.__code__),
+        ("replies", "replies.py", replies.ReplyReader.read.__code__),
+        ("replies", "replies.py", replies.read_pairs.__code__),
+    ],
+)
+def test_found_inputs_reach_every_line_of_the_decoders(
+    kind: str, module: str, code: CodeType
+) -> None:
+    reached = {
+        line for _, data in kept(kind) for name, line in lines_of(kind, data) if name == module
+    }
+    missed = lines(code) - reached
+    source = Path(code.co_filename).read_text().splitlines()
+    assert {source[line - 1].strip() for line in missed} <= NEVER_REACHED
