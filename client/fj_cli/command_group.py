@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from fj_cli.termination import done_first
@@ -137,10 +138,17 @@ class CommandGroup:
             stopped = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
             return False  # it has ended, and the next wait says so
-        if stopped is not None and self._lent and stopped.si_status in _USES:
+        used = stopped is not None and self._lent and stopped.si_status in _USES
+        if used and not self._awaits_stop():
             self.signal(signal.SIGCONT)  # it used the terminal before it was in front
             return False
         return stopped is not None
+
+    def _awaits_stop(self) -> bool:
+        """Whether SIGTSTP is pending for the stopped command: SIGCONT would discard it."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        pending = next(line for line in status.split("\n") if line.startswith("ShdPnd:"))
+        return bool(int(pending.split()[1], 16) & 1 << signal.SIGTSTP - 1)
 
     def _stop_too(self) -> None:
         """Stop as the command has stopped, until the shell continues this program."""
