@@ -152,8 +152,6 @@ class SyncMethods(CallMethods, Caller):
         self, key: str | bytes, *, timeout: Duration | None = None, renew: bool = False
     ) -> Iterator[SyncLock]:
         length_us = lock_length_us(timeout, renew=renew)
-        from fastjournal.client.sync.client import SyncLock  # noqa: PLC0415 - not for a request
-
         with (
             self._claims.hold(key),
             SyncLock(self.connection, key, length_us, renew=renew) as lock,
