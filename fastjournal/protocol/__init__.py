@@ -38,12 +38,14 @@ from fastjournal.protocol.constants import (
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.protocol.replies import (
     SUCCESS_BYTES,
+    SUCCESS_BYTES_MAX,
     ReplyEncoder,
     decode_reply,
     encode_error,
     encode_reply,
     encode_reply_to,
     encode_success,
+    encode_success_of,
     encode_successes,
 )
 from fastjournal.protocol.requests import decode_request, encode_request
@@ -55,6 +57,7 @@ __all__ = [
     "QUERY_MASK",
     "QUERY_SHIFT",
     "SUCCESS_BYTES",
+    "SUCCESS_BYTES_MAX",
     "VALUE_MASK",
     "VALUE_SHIFT",
     "VERSION",
@@ -83,6 +86,7 @@ __all__ = [
     "encode_reply_to",
     "encode_request",
     "encode_success",
+    "encode_success_of",
     "encode_successes",
     "encode_value",
 ]

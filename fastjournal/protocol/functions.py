@@ -141,7 +141,8 @@ class Function(IntEnum):
         Declaration(
             text="set key to value. Exists and no OVERWRITE: `exists`. TIMEOUT: expiry instant (0 "
             "never). TTL: touch duration. PERSIST. LISTEN. Query RANGE: the second key is a "
-            "further, unique key (the URI), see below",
+            "further, unique key (the URI). WORKED_ON: `worked-on` where the entry under the key "
+            "is leased. Reply ttl: entries that it replaced. See below",
             access=RequiredRights(Right.WRITE, Scope.KEY_AND_URI, with_listen=Right.READ),
             retry=_done("stale"),
             log=LogEffect.GROWS,

@@ -212,8 +212,12 @@ _HEAD_AND_NEXT: Final = Struct(">IHHQB")
 """The head and the byte after it, which every reply has: the error size of most of them."""
 _SUCCESS: Final = Struct(">IH2xQx")
 """A reply without flags and error."""
+_SUCCESS_OF: Final = Struct(">IHHQQx")
+"""A reply with the flag TTL and no other, and without error."""
 SUCCESS_BYTES: Final = _SUCCESS.size
 """Length of what ``encode_success`` returns."""
+SUCCESS_BYTES_MAX: Final = _SUCCESS_OF.size
+"""Length of what ``encode_success_of`` returns."""
 
 _WORD: Final = magic_word(REPLY_MAGIC, VERSION)
 _HEAD_BYTES: Final = _HEAD.size
@@ -242,6 +246,11 @@ def encode_successes(identifiers: Iterable[int], timestamp: int) -> list[bytes]:
     """Return such replies to several requests."""
     pack = _SUCCESS.pack
     return [pack(_WORD, identifier, timestamp) for identifier in identifiers]
+
+
+def encode_success_of(identifier: int, timestamp: int, number: int) -> bytes:
+    """Return a reply that says success and a number of entries, in its ttl; 25 bytes."""
+    return _SUCCESS_OF.pack(_WORD, identifier, _TTL, timestamp, number)
 
 
 def encode_error(identifier: int, timestamp: int, error: str) -> bytes:

@@ -14,6 +14,8 @@ BATCH = 64
 """Entries of one NEXT."""
 BODY = b"x" * 100
 SUCCESS_BYTES = 17
+REPLACED_BYTES = 25
+"""Reply to a SET that replaces an entry."""
 DELETE = Function.DELETE.value
 WORKED_ON = Flag.WORKED_ON.value
 DIRECTORY = "/var/tmp"
@@ -65,13 +67,13 @@ class Connection:
             )
         return [b"".join(frames[at : at + window]) for at in range(0, count, window)]
 
-    def put(self, count: int, window: int = WINDOW) -> float:
+    def put(self, count: int, window: int = WINDOW, reply_bytes: int = SUCCESS_BYTES) -> float:
         """Return SETs a second; each window is answered before the next one is sent."""
         windows = self.windows(count, window)
         started = time.perf_counter()
         for frames in windows:
             self._socket.sendall(frames)
-            missing = window * SUCCESS_BYTES
+            missing = window * reply_bytes
             while missing:
                 missing -= len(self._socket.recv(missing))
         return count / (time.perf_counter() - started)
@@ -79,7 +81,7 @@ class Connection:
     def put_again(self, count: int, window: int = WINDOW) -> float:
         """Return SETs a second that move the entries of the last so many resources."""
         self._serial -= count
-        return self.put(count, window)
+        return self.put(count, window, REPLACED_BYTES)
 
     def take(self, count: int, batch: int = BATCH) -> float:
         """Return entries leased and completed a second: one NEXT, then their DELETEs at once."""

@@ -1,8 +1,9 @@
 """Sends requests that were encoded beforehand at a steady rate, and times the replies.
 
 Cheap, so that the daemon has the processor: a window of requests is one ``send``, its replies are
-counted by their bytes, and one thread waits for all connections. The latency of a request counts
-from the instant at which its window was to be sent, so who is behind does not look fast.
+counted by the flag that tells their lengths, and one thread waits for all connections. The latency
+of a request counts from the instant at which its window was to be sent, so who is behind does not
+look fast.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from typing import NamedTuple
 import msgspec
 
 from fastjournal.client.core.address import UnixAddress, parse_address
-from fastjournal.protocol import Reply, Request
+from fastjournal.protocol import Flag, Reply, Request
 from tests.integration.raw_client import RawClient
 
 SUCCESS_BYTES = 17
+REPLACED_BYTES = 25
+"""Reply to a SET that replaced an entry: it has a ttl."""
+_TTL_FLAG = int(Flag.TTL) >> 8
+_FLAGS_AT = 6
 SOCKET_BYTES = 1 << 20
 _RECEIVE_BYTES = 1 << 18
 
@@ -68,7 +73,9 @@ class _Connection:
         self.socket.setblocking(False)
         self.unsent = b""
         self.awaited: deque[list[float]] = deque()
-        """For each window: when it was due, and the bytes of its replies still to come."""
+        """For each window: when it was due, and the number of its replies still to come."""
+        self.received = b""
+        """Begin of a reply."""
 
     def send(self, window: bytes = b"") -> None:
         """Send as much as the system takes."""
@@ -121,7 +128,7 @@ class Paced:
                 due = started + sent * step if rate else now
                 if due > now or (not rate and len(connection.awaited) >= 2):
                     break
-                connection.awaited.append([due, size * SUCCESS_BYTES])
+                connection.awaited.append([due, size])
                 connection.send(windows[sent])
                 poll.modify(connection.socket, self._wanted(connection))
                 sent += 1
@@ -155,22 +162,28 @@ class Paced:
             raise ConnectionError("the daemon has closed the connection")
         now = time.perf_counter()
         awaited = connection.awaited
-        left = len(data)
-        answered = 0
+        data = connection.received + data
+        at = answered = 0
+        # a reply counts when its last byte is here
+        while at + SUCCESS_BYTES <= len(data):
+            end = at + (REPLACED_BYTES if data[at + _FLAGS_AT] & _TTL_FLAG else SUCCESS_BYTES)
+            if end > len(data):
+                break
+            if data[end - 1]:
+                raise ValueError(f"replies that are no plain successes: {data[at : at + 200]!r}")
+            at = end
+            answered += 1
+        connection.received = data[at:]
+        left = answered
         while left:
-            if not awaited:
-                raise ValueError(f"replies that are no plain successes: {data[:200]!r}")
             due, missing = awaited[0]
-            part = min(left, int(missing))
-            left -= part
-            # a reply counts when its last byte is here
-            number = -(-int(missing) // SUCCESS_BYTES) - -(-(int(missing) - part) // SUCCESS_BYTES)
+            number = min(left, int(missing))
+            left -= number
             figures.append(Figure(now - due, number, due))
-            answered += number
-            if part == missing:
+            if number == missing:
                 awaited.popleft()
             else:
-                awaited[0][1] = missing - part
+                awaited[0][1] = missing - number
         return answered
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ class Model(Values, Keys, Work, Scans):
         here = self.find(r.key)
         if here is not None and here.key == r.key and here.timestamp == r.timestamp:
             self.subscribe(session, r, lambda key: key == r.key)
-            return Reply()
+            return Reply(ttl=0)
         uri = r.second_key if r.query == Query.RANGE else None
         check_key(r.key)
         if uri is not None:
@@ -159,6 +159,8 @@ class Model(Values, Keys, Work, Scans):
         refuse("stale", other is not None and r.timestamp < other.timestamp)
         refuse("exists", here is not None and (here.key != r.key or not r.flags & Bit.OVERWRITE))
         refuse("exists", other is not None and other.key == uri)
+        refuse("worked-on", bool(r.flags & Bit.WORKED_ON and here is not None and here.token))
+        replaced = [e for e in (here, other) if e is not None and (e is here or not e.token)]
         self.tombstones.pop(r.key, None)
         created, first_due = self.clock, 0
         if other is not None and other.token:
@@ -209,7 +211,7 @@ class Model(Values, Keys, Work, Scans):
         if domain is not None and not known and self.has_room(domain):
             self.turns.append(domain)
         self.subscribe(session, r, lambda key: key == r.key)
-        return Reply()
+        return Reply(ttl=len(replaced) or None)
 
     def do_delete(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)

@@ -190,6 +190,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             second = draw.choice((None, None, *FURTHER))
             timeout = draw.choice((None,) * 5 + choices.durations)
             ttl = draw.choice((None,) * 5 + choices.durations)
+            flags |= draw.choice((0, 0, WORKED_ON))
         case Function.GET:
             timeout = draw.choice((None, None, None, duration))
             flags |= draw.choice(LEASES)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ENCODERS = (
     *("encode_reply", "encode_reply_to", "encode_success", "encode_successes", "encode_error"),
+    "encode_success_of",
 )
 
 MEASURED_SECONDS_MEAN = 2e-5

@@ -27,6 +27,7 @@ from fastjournal.protocol import (
     encode_reply,
     encode_request,
     encode_success,
+    encode_success_of,
 )
 
 NOW = 0x0006_439D_1C3B_8000
@@ -304,6 +305,8 @@ def test_reply_is_encoded(vector: Vector) -> None:
 
 
 def test_success_has_a_fast_way() -> None:
+    counted = bytes.fromhex(f"4a52 0001 0102 4000 {T} 0000000000000003 00")
+    assert encode_success_of(0x0102, NOW, 3) == counted
     assert encode_success(0x0102, NOW) == bytes.fromhex(f"4a52 0001 0102 0000 {T} 00")
 
 

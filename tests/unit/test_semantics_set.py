@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag, State, ValueType
+from fastjournal.protocol.functions import Function
 from tests.property.model import Model
 from tests.property.model_parts import U64_MAX, Rules
-from tests.property.subject import SECOND, START, EngineSubject, Subject
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -186,6 +187,42 @@ def test_key_that_is_a_further_key_of_another_entry_exists(s: Subject, at: int, 
     s.set(JOB, b"one", uri=URI, at=START)
     assert s.set(URI, b"two", at=at, flags=flags) == "exists"
     assert s.value(URI) == b"one"
+
+
+@pytest.mark.parametrize(
+    ("leased", "flags", "code"),
+    [
+        (False, Flag.OVERWRITE | Flag.WORKED_ON, ""),
+        (True, Flag.OVERWRITE | Flag.WORKED_ON, "worked-on"),
+        (True, Flag.WORKED_ON, "exists"),
+        (True, Flag.OVERWRITE, ""),
+    ],
+)
+def test_overwrite_with_worked_on_leaves_a_leased_entry(
+    s: Subject, leased: bool, flags: int, code: str
+) -> None:
+    s.set(JOB, b"one", at=START)
+    token = s.lease() if leased else 0
+    assert s.set(JOB, b"two", at=START + 1, flags=flags) == code
+    assert s.value(JOB) == (b"one" if code else b"two")
+    if code:
+        assert s.delete(JOB, token=token) == ""
+
+
+def test_reply_has_the_number_of_replaced_entries(s: Subject) -> None:
+    def replaced(key: bytes, at: int, uri: bytes | None = None, flags: int = 0) -> int | None:
+        reply = s.ask(request(Function.SET, key, b"v", at=at, uri=uri, flags=flags))
+        assert reply.error == ""
+        return reply.ttl
+
+    assert replaced(JOB, START, URI) is None
+    assert replaced(JOB, START, URI) == 0
+    assert replaced(OTHER, START + 1, URI) == 1
+    assert replaced(JOB, START + 2) is None
+    assert replaced(JOB, START + 3, URI, Flag.OVERWRITE) == 2
+    s.lease()
+    assert replaced(OTHER, START + 4, URI) is None
+    assert replaced(OTHER, START + 5, None, Flag.OVERWRITE) == 1
 
 
 # --- URI: no duplicates ---------------------------------------------------------------------------

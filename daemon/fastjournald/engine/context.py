@@ -137,6 +137,8 @@ class Context:
         """Instant of the newest record in the log, if the clock was set back since; else 0."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
+        self.replacing: list[int] = []
+        """Places in the bulk of the SETs that replaced an entry, until their replies are made."""
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
         """NEXT requests that wait for work."""
         self.subscriptions = Subscriptions(self.store.changes)

@@ -34,6 +34,7 @@ from fastjournal.protocol import (
     encode_reply,
     encode_reply_to,
     encode_success,
+    encode_success_of,
     encode_successes,
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
@@ -291,8 +292,7 @@ class Engine:
         asked = map(requests.__getitem__, places)
         run = takewhile(lambda request: request.function == function, asked)
         number = self._carry_out_bulk(function, run, grant, now)
-        done = requests[start : start + number]
-        return encode_successes([request.identifier for request in done], self.now)
+        return self._successes(requests, start, number)
 
     def handle_together(
         self, requests: list[Request], grant: Grant | None, now: int, start: int
@@ -307,8 +307,18 @@ class Engine:
         """
         run = islice(requests, start, None)
         number = self._carry_out_bulk(requests[start].function, run, grant, now)
+        return self._successes(requests, start, number)
+
+    def _successes(self, requests: list[Request], start: int, number: int) -> list[bytes]:
+        """Return the replies to the requests of a bulk."""
         done = requests[start : start + number]
-        return encode_successes([request.identifier for request in done], self.now)
+        replies = encode_successes([request.identifier for request in done], self.now)
+        replacing = self.context.replacing
+        if replacing:
+            for place in replacing:
+                replies[place] = encode_success_of(done[place].identifier, self.now, 1)
+            replacing.clear()
+        return replies
 
     def _carry_out_bulk(
         self, function: int, run: Iterable[Request], grant: Grant | None, now: int

@@ -30,7 +30,7 @@ from fastjournal.errors import ProtocolError
 from fastjournal.limits import BATCH_WORK, HANG_UP_WORK, JOIN_WORK, REQUEST_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
-    SUCCESS_BYTES,
+    SUCCESS_BYTES_MAX,
     ErrorCode,
     Function,
     Request,
@@ -455,10 +455,10 @@ class Session:
         """
         work = max(work_over - self._engine.store.work, 0)
         # the last one may begin as long as there is room and work left for a part of it
-        number = 1 + min(work // REQUEST_WORK, self._reply_room // SUCCESS_BYTES)
+        number = 1 + min(work // REQUEST_WORK, self._reply_room // SUCCESS_BYTES_MAX)
         replies = self._engine.handle_bulk(self, self._requests, now, at, at + number)
         self._replies += replies
-        self._reply_room -= SUCCESS_BYTES * len(replies)
+        self._reply_room -= SUCCESS_BYTES_MAX * len(replies)
         if len(replies) > 1:
             self._bulk_misses = 0
         else:

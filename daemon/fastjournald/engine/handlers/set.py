@@ -15,7 +15,7 @@ from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED, is_st
 from fastjournal.cmdlog.format.packed_entry import pack_facts, unpack_facts
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
-from fastjournal.protocol import ErrorCode, Request, ValueType
+from fastjournal.protocol import ErrorCode, Request, ValueType, encode_success_of
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import (
     BAD_KEY,
@@ -25,6 +25,7 @@ from fastjournald.engine.context import (
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    WORKED_ON,
     Context,
 )
 from fastjournald.engine.pubsub.change_set import ChangeSet
@@ -53,6 +54,8 @@ class _Inherited(NamedTuple):
     token_before: int
     waiting: Entry | None
     """The waiting entry of the same URI; None: there was none."""
+    replaced: int
+    """Number of entries that are gone: of the same key, and of the same URI if not leased."""
 
 
 class _Met(NamedTuple):
@@ -66,14 +69,18 @@ class _Met(NamedTuple):
     """Timestamp of the tombstone under its key."""
 
 
-def set_(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Set a key to a value. The second key is the URI, which has at most one waiting entry."""
+def set_(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
+    """Set a key to a value. The second key is the URI, which has at most one waiting entry.
+
+    The reply's ttl is the number of entries that it replaced: 0 for a repeat, absent for a new one.
+    """
     store = context.store
     key, uri, flags = request.key, request.second_key, request.flags
     standing = store.find(key)
     if standing is not None and standing.timestamp == request.timestamp and standing.key == key:
         # idempotent: a repeated SET was carried out before
-        return _listen(context, session, request) if flags & LISTEN else ""
+        refused = _listen(context, session, request) if flags & LISTEN else ""
+        return refused or encode_success_of(request.identifier, now, 0)
     refused = validate(request)
     if refused:
         return refused
@@ -116,6 +123,8 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     if flags & LISTEN:
         # the reply reports this change: no notification
         context.subscriptions.begin(session, request.identifier, key)
+    if inherited is not None and inherited.replaced:
+        return encode_success_of(request.identifier, now, inherited.replaced)
     return ""
 
 
@@ -166,6 +175,8 @@ def _precedence(context: Context, session: Hashable, request: Request, met: _Met
             return _FURTHER_KEY
     if holder is not None and holder.key == request.second_key:
         return _PRIMARY_KEY
+    if standing is not None and request.flags & WORKED_ON and standing.state == EntryState.LEASED:
+        return ErrorCode.WORKED_ON.value
     return ""
 
 
@@ -173,20 +184,22 @@ def _take_over(context: Context, request: Request, met: _Met, now: int) -> _Inhe
     """Take over the key of one entry and the URI of another; return the inherited fields."""
     standing, holder, _ = met
     uri = request.second_key
-    created, waiting = now, None
+    created, waiting, replaced = now, None, 0
     if holder is not None:
         if holder.state == EntryState.LEASED:
             assert uri is not None
             context.store.leases.supersede(holder, uri, request.timestamp)
         else:
-            created, waiting = holder.created, holder
+            created, waiting, replaced = holder.created, holder, 1
     if standing is None:
-        return _Inherited(created, context.journal.ids.next_serial(), uri, None, 0, waiting)
+        arrival = context.journal.ids.next_serial()
+        return _Inherited(created, arrival, uri, None, 0, waiting, replaced)
     links, uri = _inherited_keys(context.store, standing, uri)
     if holder is None and uri is not None and uri == standing.uri:
         waiting = standing
     token_before = standing.token or standing.extra.token_before
-    return _Inherited(standing.created, standing.arrival, uri, links, token_before, waiting)
+    arrival = standing.arrival
+    return _Inherited(standing.created, arrival, uri, links, token_before, waiting, replaced + 1)
 
 
 def _inherited_keys(
@@ -223,7 +236,7 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
         created, uri, links, token_before, waiting = now, request.second_key, None, 0, None
         arrival = context.journal.ids.next_serial()
     else:
-        created, arrival, uri, links, token_before, waiting = inherited
+        created, arrival, uri, links, token_before, waiting, _ = inherited
     domain, priority, not_before = place_of(store.scheduler, key)
     first_due = 0
     if waiting is not None and domain is not store.scheduler.plain:
@@ -297,7 +310,7 @@ def set_waiting(
     """Bulk insert: carry out SETs that add entries or replace waiting ones; return how many.
 
     It ends before the first SET that does more or is refused; the caller passes that one to
-    ``set_``.
+    ``set_``. ``context.replacing`` has the places of those that replaced an entry.
     """
     store = context.store
     if context.read_only:
@@ -306,7 +319,8 @@ def set_waiting(
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
-    entries, recorded = [], {}
+    entries: list[Entry] = []
+    recorded = {}
     persistent: list[Entry] = []
     replaced: list[tuple[Entry, int]] = []
     for request in requests:
@@ -336,6 +350,7 @@ def set_waiting(
             break
         else:
             entry = moved
+            context.replacing.append(len(entries))
             replaced.append((holder, request.timestamp))
         if wanted:
             if only is None or holder is not None or key in only or uri in only:
