@@ -6,6 +6,7 @@
         spool.append(domain="pages", uri="https://example.org/", value=b"...")
 
     with SyncClient("127.0.0.1:9923") as client:
+        client.enqueue("mails", {"to": "ann@example.org"}, delay=60)
         for job in client.jobs("pages"):
             ...
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         SyncListener,
         SyncWaiting,
         WorkerStats,
+        WriteOutcome,
         Written,
     )
     from fastjournal.errors import (
@@ -127,6 +129,7 @@ __all__ = [
     "SyncWaiting",
     "ValueType",
     "WorkerStats",
+    "WriteOutcome",
     "Written",
     "build_journal_key",
     "domain_of",

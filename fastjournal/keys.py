@@ -5,7 +5,9 @@ runs first; timestamp is 1 to 20 decimal digits, an instant in microseconds sinc
 at most 2**64 - 1, before which the work must not start; id is the rest, possibly empty, possibly
 with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Keys.
 
-The domain of a URI is its host, as the name of a queue.
+The domain of a URI is its host, as the name of a queue. The reserved URI
+``unique:<domain>:<value>`` names a value that is unique within its domain; any other URI is unique
+over all domains.
 """
 
 from __future__ import annotations
@@ -210,6 +212,55 @@ def encode_text(name: str, text: str | bytes) -> bytes:
             code="bad-key",
             hint="give bytes for what is no text",
         ) from error
+
+
+_UNIQUE = b"unique:"
+
+
+def unique_uri(domain: str | bytes, value: str | bytes) -> bytes:
+    """Return the reserved URI of a value that is unique within its domain.
+
+    Raises:
+        BadRequestError: ``bad-key``: the value is empty, or the URI has over 4,096 bytes.
+        TypeError: A part is neither text nor bytes.
+    """
+    data = encode_text("unique", value)
+    uri = b"%b%b:%b" % (_UNIQUE, encode_text("domain", domain), data)
+    if not data or len(uri) > KEY_BYTES_MAX:
+        raise BadRequestError(
+            f"unique has {len(data)} bytes, not 1 to {KEY_BYTES_MAX - len(uri) + len(data)}",
+            code="bad-key",
+            hint="give the hash of a long value",
+        )
+    return uri
+
+
+def split_unique(uri: bytes) -> tuple[bytes, bytes] | None:
+    """Return the domain and the value of such a URI; None: it is another one."""
+    if not uri.startswith(_UNIQUE):
+        return None
+    domain, _, value = uri.removeprefix(_UNIQUE).partition(b":")
+    return (domain, value) if domain and value else None
+
+
+def resource_uri(uri: str | bytes) -> bytes:
+    """Return the URI of a resource, as the wire carries it.
+
+    Raises:
+        BadRequestError: ``bad-key``: it is empty, has over 4,096 bytes, or is of the reserved form.
+        TypeError: It is neither text nor bytes.
+    """
+    data = encode_text("URI", uri)
+    if not 0 < len(data) <= KEY_BYTES_MAX:
+        raise BadRequestError(f"URI has {len(data)} bytes, not 1 to 4,096", code="bad-key")
+    if data.startswith(_UNIQUE):
+        raise BadRequestError(
+            f"{data.decode(errors='backslashreplace')!r}: URIs that begin with 'unique:' are"
+            " reserved",
+            code="bad-key",
+            hint="give unique=... for a value that is unique within its queue",
+        )
+    return data
 
 
 _HINT = "name the domain, or give a URI with a host, such as https://example.org/"

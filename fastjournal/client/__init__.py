@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Page, Written
+from fastjournal.client.core.results import (
+    Change,
+    ChangeKind,
+    Entry,
+    Jobs,
+    Page,
+    WriteOutcome,
+    Written,
+)
 from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.core.stats import (
     DaemonStats,
@@ -63,6 +71,7 @@ __all__ = [
     "SyncListener",
     "SyncWaiting",
     "WorkerStats",
+    "WriteOutcome",
     "Written",
     "calls",
 ]

@@ -7,25 +7,28 @@
     FLOAT    4  IEEE 754, big endian, of 4 or 8 bytes                float
     BOOLEAN  5  one byte, 0 or 1                                     bool
 
+A dict or a list is written as JSON, a string; ``msgspec.json.decode`` reads it.
 Numbers are written with 8 bytes, so that ADD has all the room there is. Source: docs/protocol.md.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol.constants import ValueType
 
 Value: TypeAlias = bytes | str | int | float | bool | None
+Storable: TypeAlias = Value | dict[str, Any] | list[Any]
+"""What a value may be made of; it is read as a ``Value``."""
 
 _INTEGER_BYTES = (1, 2, 4, 8)
 _FLOAT_FORMATS = {4: ">f", 8: ">d"}
 _BOOLEANS = {b"\0": False, b"\1": True}
 
 
-def encode_value(obj: Value, type: ValueType | None = None) -> tuple[ValueType, bytes]:
+def encode_value(obj: Storable, type: ValueType | None = None) -> tuple[ValueType, bytes]:
     """Return the value type and data of a Python object.
 
     Args:
@@ -36,6 +39,8 @@ def encode_value(obj: Value, type: ValueType | None = None) -> tuple[ValueType, 
     Raises:
         BadRequestError: ``bad-value``: the object does not fit the type.
     """
+    if isinstance(obj, dict | list):
+        obj = _json_text(obj)
     wanted = natural_type(obj) if type is None else ValueType(type)
     if wanted is ValueType.VOID and obj is None:
         return wanted, b""
@@ -55,6 +60,16 @@ def encode_value(obj: Value, type: ValueType | None = None) -> tuple[ValueType, 
     except OverflowError as error:
         raise _bad_value(f"{obj!r} does not fit 8 bytes") from error
     raise _bad_value(f"{obj!r} is not a value of type {wanted.name.lower()}")
+
+
+def _json_text(obj: dict[str, Any] | list[Any]) -> str:
+    """Return an object as JSON. Not by msgspec: it writes nan as null, without a word."""
+    import json  # noqa: PLC0415 - few programs need it
+
+    try:
+        return json.dumps(obj, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _bad_value(f"the value has no JSON form: {error}") from error
 
 
 def natural_type(obj: Value) -> ValueType:

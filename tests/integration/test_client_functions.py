@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,9 @@ async def test_set_get_delete(client: AnyClient) -> None:
     assert entry.meta.timestamp_us == written.timestamp_us
     assert entry.meta.state == State.PERSISTENT
     assert (await client.get("k", data=False)).value == b""
-    assert await client.set("k", "one", timestamp_us=written.timestamp_us) == written
+    repeated = await client.set("k", "one", timestamp_us=written.timestamp_us)
+    assert (written.outcome, repeated.outcome) == ("new", "kept")
+    assert repeated.timestamp_us == written.timestamp_us
     with refused("exists"):
         await client.set("k", "two")
     with refused("stale"):
@@ -57,13 +60,109 @@ async def test_set_get_delete(client: AnyClient) -> None:
     assert moved.meta.expires_us == entry.meta.expires_us + 60 * S
     kept = await client.get("k", meta=True, expires=math.inf)
     assert (kept.meta.expires_us, kept.expires) == (0, None)
-    await client.set("k", "three", overwrite=True, ttl=60, expires=math.inf)
+    assert (await client.set("k", "3", overwrite=True, ttl=60, expires=math.inf)).outcome == (
+        "replaced"
+    )
     assert (await client.get("k", meta=True)).expires is None
     await client.delete("k")
     with refused("not-found"):
         await client.get("k")
     with refused("not-found"):
         await client.delete("k")
+
+
+async def test_deduplication_by_unique_within_a_queue_and_by_uri_over_all(
+    client: AnyClient,
+) -> None:
+    outcomes = [
+        (await client.enqueue(queue, "x", **how)).outcome
+        for queue, how in [
+            ("mails", {"unique": "7"}),
+            ("mails", {"unique": "7"}),
+            ("search", {"unique": "7"}),
+            ("mails", {"uri": "https://example.org/7"}),
+            ("search", {"uri": "https://example.org/7"}),
+            ("search", {}),
+            ("search", {}),
+        ]
+    ]
+    assert outcomes == ["new", "replaced", "new", "new", "replaced", "new", "new"]
+    mails = await client.next("mails", count=9)
+    assert [(job.unique, job.uri) for job in mails] == [(b"7", b"unique:mails:7")]
+    searches = await client.next("search", count=9)
+    assert [job.unique for job in searches] == [b"7", None, None, None]
+    # leased: the newer request waits for the end of the lease, as with a URI
+    assert (await client.enqueue("mails", "y", unique="7")).outcome == "new"
+    assert not await client.next("mails")
+    await client.delete(mails[0].key, token=mails[0].token)
+    assert [job.decoded() for job in await client.next("mails")] == ["y"]
+
+
+async def test_enqueue_by_key_replaces_a_waiting_job_and_not_a_leased_one(
+    client: AnyClient,
+) -> None:
+    key = build_journal_key("mails", "daily", priority=5)
+    first = await client.enqueue(None, "one", key=key)
+    assert (first.key, first.outcome) == (key, "new")
+    assert (await client.enqueue(None, "two", key=key)).outcome == "replaced"
+    late = await client.enqueue(None, "late", key=key, timestamp_us=first.timestamp_us - 1)
+    assert late.outcome == "kept"
+    (job,) = await client.next("mails")
+    assert job.decoded() == "two"
+    with refused("worked-on"):
+        await client.enqueue(None, "three", key=key)
+    assert await client.touch(key, job.token, ttl=60)
+    with refused("exists"):
+        await client.set(key, "four")
+
+
+async def test_enqueue_delays_and_encodes_json(client: AnyClient) -> None:
+    await client.enqueue("mails", {"to": ["ann"], "cc": None}, delay=3600, priority=3)
+    assert not await client.next("mails")
+    await client.enqueue("mails", [1, "zwei"], not_before=datetime(2026, 1, 1, tzinfo=UTC))
+    (job,) = await client.next("mails")
+    assert (job.value_type, job.value) == (ValueType.STRING, b'[1,"zwei"]')
+    stats = await client.domain_stats("mails")
+    assert (stats.delayed, stats.worked_on) == (1, 1)
+    with pytest.raises(BadRequestError, match="no JSON form"):
+        await client.enqueue("mails", {"rate": math.nan})
+
+
+@pytest.mark.parametrize(
+    ("queue", "how", "sentence"),
+    [
+        ("mails", {"uri": "u", "unique": "v"}, "uri and unique exclude each other"),
+        ("mails", {"delay": 1, "not_before": 2e9}, "delay and not_before exclude each other"),
+        ("mails", {"key": JOB}, "key excludes queue"),
+        (None, {"key": JOB, "priority": 0}, "key excludes queue"),
+        (None, {"key": "plain"}, "no key of a job"),
+        (None, {}, "neither a queue nor a key"),
+        ("a:b", {}, "empty or holds ':'"),
+        ("mails", {"uri": "unique:mails:7"}, "reserved"),
+        ("mails", {"uri": ""}, "not 1 to 4,096"),
+        ("mails", {"unique": ""}, "unique has 0 bytes"),
+        ("mails", {"unique": "v" * 4096}, "unique has 4096 bytes, not 1 to 4083"),
+        ("mails", {"priority": 256}, "priority"),
+    ],
+)
+def test_enqueue_refuses_arguments_before_it_sends(
+    queue: str | None, how: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        calls.enqueue(queue, **how)
+
+
+async def test_enqueue_many_is_pipelined_and_checked_first(client: AnyClient) -> None:
+    key = build_journal_key("mails", "k")
+    await client.set(key, "", uri="https://example.org/")
+    await client.next("mails")
+    jobs = [{"queue": "search", "unique": str(n % 2)} for n in range(4)]
+    written = await client.enqueue_many([*jobs, {"queue": None, "key": key}])
+    assert [done.outcome for done in written[:4]] == ["new", "new", "replaced", "replaced"]
+    assert written[4].code == "worked-on"
+    with pytest.raises(TypeError, match="colour"):
+        await client.enqueue_many([{"queue": "late"}, {"queue": "late", "colour": 1}])
+    assert (await client.domain_stats("late")).entries == 0
 
 
 async def test_value_is_counted_by_add_and_flipped_by_flip(client: AnyClient) -> None:

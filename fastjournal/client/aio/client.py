@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from random import Random
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -36,7 +36,7 @@ from fastjournal.client.core.client_credentials import Tls, make_credentials
 from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
 from fastjournal.client.core.leased_job import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several
-from fastjournal.client.core.results import Entry, Page
+from fastjournal.client.core.results import Entry, Page, Written
 from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.errors import FastjournalError, RefusedError
@@ -404,6 +404,9 @@ class Client(AsyncMethods):
 
     async def call(self, call: Call[T]) -> T:
         return await self.connection.call(call)
+
+    async def enqueue_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[Written | RefusedError]:
+        return await self.call_many([calls.enqueue(**job) for job in jobs])
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         return await self.connection.exchange(*several(many, self.address))

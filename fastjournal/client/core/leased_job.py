@@ -97,6 +97,11 @@ class LeasedJob(Decodable, HeldLease):
         return self.entry.second_key
 
     @property
+    def unique(self) -> bytes | None:
+        """Value that is unique within its queue; None: it has none, perhaps a URI."""
+        return self.entry.unique
+
+    @property
     def value_type(self) -> int:
         """Type of the value; see ``ValueType``."""
         return self.entry.value_type

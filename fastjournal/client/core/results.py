@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar, overload
 import msgspec
 
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import JournalKey, parse_journal_key
+from fastjournal.keys import JournalKey, parse_journal_key, split_unique
 from fastjournal.protocol import Meta, State
 from fastjournal.protocol.values import Value, decode_value
 from fastjournal.times import to_datetime, to_datetime_or_none
@@ -65,6 +65,17 @@ class Decodable:
         return value
 
 
+class WriteOutcome(StrEnum):
+    """Effect of a SET."""
+
+    NEW = "new"
+    """There is a new entry."""
+    REPLACED = "replaced"
+    """It replaced an entry under its key, or a waiting one of its URI."""
+    KEPT = "kept"
+    """Nothing changed: it was carried out before, or a newer one stands there."""
+
+
 class Written(msgspec.Struct, frozen=True, gc=False):
     """Result of a write that is as durable as requested."""
 
@@ -72,6 +83,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     """Instant that the write carries; sent again with it, the write changes nothing."""
     key: bytes = b""
     """The key that the request named, or that was built for it."""
+    outcome: WriteOutcome | None = None
+    """Effect of a SET; None: another write."""
 
     @property
     def timestamp(self) -> datetime:
@@ -96,6 +109,12 @@ class Entry(Decodable, msgspec.Struct, gc=False):
     def uri(self) -> bytes:
         """The second key under its usual name."""
         return self.second_key
+
+    @property
+    def unique(self) -> bytes | None:
+        """Value that is unique within its queue; None: the second key is none of these."""
+        parts = split_unique(self.second_key)
+        return None if parts is None else parts[1]
 
     @property
     def created(self) -> datetime | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
@@ -24,7 +24,7 @@ from fastjournal.client.core.calls.described_methods import (
 from fastjournal.client.core.client_credentials import Tls, make_credentials
 from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
 from fastjournal.client.core.pipeline import raw, several, single
-from fastjournal.client.core.results import Entry, Page
+from fastjournal.client.core.results import Entry, Page, Written
 from fastjournal.client.core.retry_policy import Reconnect, check_limits
 from fastjournal.client.core.worker_options import RetryDelay, worker_options
 from fastjournal.client.sync.connection import SyncConnection
@@ -349,6 +349,9 @@ class SyncClient(SyncMethods):
             Stopped: It was set; leases and locks of the reply are released.
         """
         return self.connection.call(call, stop)
+
+    def enqueue_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[Written | RefusedError]:
+        return self.call_many([calls.enqueue(**job) for job in jobs])
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         return self.connection.exchange(*several(many, self.address))

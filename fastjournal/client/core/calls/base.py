@@ -39,6 +39,9 @@ _CURSOR = int(Query.CURSOR) << QUERY_SHIFT
 _NO_KEY = (_CURSOR, int(Query.REGEX) << QUERY_SHIFT)
 """Queries whose key field is a continuation token or an expression, and no key."""
 
+_UNCHANGED = Reply(ttl=0)
+"""Reply that says that nothing changed."""
+
 _SENTENCES = {
     "not-found": "nothing stands under this key",
     "exists": "the key is taken; overwrite it or choose another",
@@ -67,6 +70,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     undo: Callable[[Request, Reply], list[Request]] | None = None
     """Requests that release leases and locks of the reply, for a caller that was cancelled
     meanwhile."""
+    kept_codes: frozenset[str] = frozenset()
+    """Refusals that mean: there was nothing to change."""
 
     def result(self, reply: Reply, *, repeated: bool = False) -> T:
         """Return the result that the reply means.
@@ -89,12 +94,14 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
         if not reply.error:
             return self.interpret(self.request, reply)
         error = refusal(reply.error)
+        if error.code in self.kept_codes:
+            return self.interpret(self.request, _UNCHANGED)
         if self.request.flags & QUERY_MASK not in _NO_KEY:
             error.key = self.request.key or self.request.second_key or None
         if repeated:
             rule = rule_of(self.request)
             if error.code in rule.done_codes:
-                return self.interpret(self.request, Reply(self.request.identifier))
+                return self.interpret(self.request, _UNCHANGED)
             error.maybe_done = rule.changes
         return error
 

@@ -26,7 +26,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.keys import default_id, journal_key_of
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
-from fastjournal.protocol.values import Value, encode_value
+from fastjournal.protocol.values import Storable, encode_value
 from fastjournal.times import Duration, Instant
 
 _KEY_HINT = "give a key, or None and a URI, whose host is the domain then"
@@ -47,7 +47,7 @@ __all__ = [
 
 def set_(
     key: str | bytes | None,
-    value: Value = b"",
+    value: Storable = b"",
     *,
     uri: str | bytes | None = None,
     persist: bool = True,
@@ -62,7 +62,8 @@ def set_(
     Args:
         key: A journal key (``build_journal_key``) makes it work that NEXT delivers. None: work in
             the domain of the URI (``domain_of``), due now; the result has the key.
-        value: bytes, str, int, float, bool or None; its type goes with it.
+        value: bytes, str, int, float, bool or None; its type goes with it. A dict or a list is
+            written as JSON, a string.
         uri: A further, unique key: this entry replaces the waiting entry of the same URI.
         persist: Return only once it is on disk, as the daemon's sync policy says.
         overwrite: Replace an entry with the same key.
@@ -74,9 +75,9 @@ def set_(
             as ``pages:300:0:x``, or its timestamp is after the year 9999.
 
     Returns:
-        The timestamp and the key. After a lost connection it is sent again with these: a repeat
-        changes nothing, and ``stale`` counts as done, for the write was delivered or lost to a
-        newer one.
+        The timestamp, the key and the outcome. After a lost connection it is sent again with
+        these: a repeat changes nothing, and ``stale`` counts as done, for the write was delivered
+        or lost to a newer one.
 
     Raises:
         RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew``.
@@ -98,7 +99,7 @@ def set_(
         timeout=expiry(expires),
         ttl=duration("ttl", ttl),
     )
-    return Call(request, reply_readers.written)
+    return Call(request, reply_readers.set_outcome)
 
 
 def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from fastjournal.client.core.calls import daemon, data, scans, work
@@ -88,6 +88,21 @@ class ClientMethods(ABC):
 
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
+        """
+
+    @abstractmethod
+    def enqueue_many(self, jobs: Iterable[Mapping[str, Any]]) -> Any:
+        """Pipeline jobs: each is a mapping with the arguments of ``enqueue``.
+
+        All are checked before the first is sent.
+
+        Returns:
+            For each its ``Written``, or its RefusedError, in the same order.
+
+        Raises:
+            BadRequestError: An argument that no daemon accepts; nothing was sent.
+            TypeError: A job has an argument that ``enqueue`` has not; nothing was sent.
+            CannotConnectError: The connection was lost; any of them may have been enqueued.
         """
 
     @abstractmethod
@@ -259,6 +274,7 @@ class CallMethods:
     regex = scan_method(scans.regex)
     domains = scan_method(scans.domains)
 
+    enqueue = method(work.enqueue)
     next = method(work.next_)
     peek = method(work.peek)
     release = method(work.release)

@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from fastjournal.client.core.calls.base import OVERWRITE, UPDATE_TIMEOUT, WORKED_ON
-from fastjournal.client.core.results import Entry, Jobs, Page, RenewedLease, Written
+from fastjournal.client.core.results import (
+    Entry,
+    Jobs,
+    Page,
+    RenewedLease,
+    WriteOutcome,
+    Written,
+)
 from fastjournal.errors import ProtocolError
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.times import to_datetime
@@ -30,6 +37,14 @@ def daemon_clock(_request: Request, reply: Reply) -> datetime:
 def written(request: Request, _reply: Reply) -> Written:
     """Read the success of a write."""
     return Written(request.timestamp, request.key)
+
+
+def set_outcome(request: Request, reply: Reply) -> Written:
+    """Read the success of a SET: its ttl is the number of entries that it replaced."""
+    outcome = WriteOutcome.NEW
+    if reply.ttl is not None:
+        outcome = WriteOutcome.REPLACED if reply.ttl else WriteOutcome.KEPT
+    return Written(request.timestamp, request.key, outcome)
 
 
 def token(_request: Request, reply: Reply) -> int:

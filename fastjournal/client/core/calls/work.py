@@ -1,6 +1,8 @@
-"""Calls about work: lease it, renew the lease, release it, bury it."""
+"""Calls about work: enqueue it, lease it, renew the lease, release it, bury it."""
 
 from __future__ import annotations
+
+import os
 
 import msgspec
 
@@ -10,29 +12,44 @@ from fastjournal.client.core.calls.base import (
     LISTEN,
     META,
     OVERWRITE,
+    WORKED_ON,
     Call,
     checked_count,
     checked_lease,
     checked_token,
     duration,
+    expiry,
     key_bytes,
     persisted,
+    stamp,
     token_flag,
 )
-from fastjournal.client.core.results import Jobs
+from fastjournal.client.core.results import Jobs, Written
+from fastjournal.clock import unique_timestamp
+from fastjournal.errors import BadRequestError
+from fastjournal.keys import (
+    default_id,
+    journal_key_of,
+    parse_journal_key,
+    resource_uri,
+    unique_uri,
+)
 from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
     LEASE_US_MIN,
     LIMIT_MAX,
+    PRIORITY_DEFAULT,
     WAIT_WITHOUT_END,
 )
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Reply, Request, ValueType
-from fastjournal.times import Duration, duration_us, lease_us
+from fastjournal.protocol.values import Storable, encode_value
+from fastjournal.times import Duration, Instant, duration_us, instant_us, lease_us
 
 __all__ = [
     "WAIT_WITHOUT_END",
     "bury",
+    "enqueue",
     "kick",
     "kick_domain",
     "limit",
@@ -44,6 +61,118 @@ __all__ = [
     "resume",
     "touch",
 ]
+
+
+_STALE = frozenset({"stale"})
+
+
+def enqueue(
+    queue: str | bytes | None,
+    value: Storable = b"",
+    *,
+    uri: str | bytes | None = None,
+    unique: str | bytes | None = None,
+    key: str | bytes | None = None,
+    priority: int | None = None,
+    delay: Duration | None = None,
+    not_before: Instant | None = None,
+    expires: Instant | None = None,
+    persist: bool = True,
+    timestamp_us: int | None = None,
+) -> Call[Written]:
+    """Enqueue a job.
+
+    Args:
+        queue: Its queue (domain): not empty, without ``:``. None: the key names it.
+        value: Payload: bytes, str, int, float, bool or None. A dict or a list is written as JSON.
+        uri: Resource that the job is about, over all queues: of the jobs of one URI one waits, the
+            newest, also where they were enqueued in different queues.
+        unique: Deduplication key within the queue: of the jobs of one value one waits, the newest.
+        key: The whole journal key, for a job that has a name of its own. It replaces a waiting job
+            with the same key.
+        priority: 0 (first) to 255 (last); None: 128.
+        delay: Duration from now, by this machine's clock, before which it must not start.
+        not_before: Instant before which it must not start. None, without a delay: now, so that jobs
+            of one priority are delivered in the order of these calls.
+        expires: Instant at which it vanishes, in the future.
+        persist: Return only once it is on disk, as the daemon's sync policy says.
+        timestamp_us: Microseconds since 1970; the larger one wins. None: this machine's time.
+
+    Returns:
+        The timestamp, the key and the outcome: ``new``, ``replaced`` or ``kept``. After a lost
+        connection it is sent again with these, which changes nothing if it was delivered.
+
+    Raises:
+        RefusedError: ``worked-on`` (the job of this key is leased; enqueue it later), ``exists``
+            (the key or the URI is that of another entry), ``locked``, ``clock-skew``.
+        BadRequestError: Arguments that exclude each other, or that no daemon accepts; it is a
+            ``ValueError``.
+    """
+    timestamp = stamp(timestamp_us) or unique_timestamp()
+    flags = persisted(persist)
+    if key is not None:
+        if queue is not None or (priority, delay, not_before) != (None, None, None):
+            raise BadRequestError(
+                "key excludes queue, priority, delay and not_before, which are parts of it"
+            )
+        name = key_bytes(key)
+        parts = parse_journal_key(name)
+        if parts is None:
+            shown = name.decode(errors="backslashreplace")
+            raise BadRequestError(
+                f"{shown!r} is no key of a job",
+                code="bad-key",
+                hint="build it with build_journal_key, or name a queue",
+            )
+        second_key = _deduplication_key(parts.domain, uri, unique)
+        flags |= OVERWRITE | WORKED_ON
+    else:
+        if queue is None:
+            raise BadRequestError("there is neither a queue nor a key")
+        second_key = _deduplication_key(queue, uri, unique)
+        # a job that names nothing is equal to no other, of the child of a fork neither
+        writer = os.urandom(4).hex() if second_key is None else ""
+        name = journal_key_of(
+            queue,
+            default_id(timestamp, second_key, writer),
+            _start_us(timestamp, delay, not_before),
+            PRIORITY_DEFAULT if priority is None else priority,
+        )
+    value_type, data = encode_value(value)
+    request = Request(
+        Function.SET,
+        flags=flags,
+        timestamp=timestamp,
+        key=name,
+        second_key=second_key,
+        value_type=value_type,
+        value=data,
+        timeout=expiry(expires),
+    )
+    return Call(request, reply_readers.set_outcome, kept_codes=_STALE)
+
+
+def _deduplication_key(
+    queue: str | bytes, uri: str | bytes | None, unique: str | bytes | None
+) -> bytes | None:
+    """Return the second key of a job."""
+    if unique is None:
+        return None if uri is None else resource_uri(uri)
+    if uri is not None:
+        raise BadRequestError(
+            "uri and unique exclude each other",
+            hint="uri is unique over all queues, unique within its own",
+        )
+    return unique_uri(queue, unique)
+
+
+def _start_us(timestamp: int, delay: Duration | None, not_before: Instant | None) -> int:
+    """Return the instant before which a job must not start, in microseconds."""
+    if not_before is not None:
+        if delay is not None:
+            raise BadRequestError("delay and not_before exclude each other")
+        return instant_us("not_before", not_before)
+    return timestamp + (0 if delay is None else duration_us("delay", delay))
 
 
 def next_(
