@@ -62,6 +62,9 @@ POSTPONE_US_MAX = 3600 * 1_000_000
 """Default of max-postpone: a resource that changes all the time is processed once an hour. It
 bounds short delays only; a longer delay is kept."""
 
+REPLACED_PAIRS_MAX = 100
+"""Pairs of domains for which jobs that gave way to another domain are counted apart."""
+
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
 """Default of default-lease: a day, for work of unknown length."""
 

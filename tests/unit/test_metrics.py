@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -25,7 +26,7 @@ from fastjournal.build_info import build_info
 from fastjournal.disk import DiskSpace
 from fastjournal.errors import ConfigError
 from fastjournal.http_server import HttpResponse
-from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.limits import METRICS_DOMAINS_MAX, REPLACED_PAIRS_MAX
 from fastjournal.protocol import Flag, Function, Request
 from fastjournald.config.load import load_config
 from fastjournald.engine.context import UNKNOWN
@@ -93,6 +94,32 @@ def test_errors_are_counted_by_code_without_their_sentence(s: Subject) -> None:
         "fastjournal_request_errors_total{bad-key,set}": 1,
     }
     assert figures["fastjournal_requests_total{delete}"] == 2
+
+
+def test_jobs_replaced_from_another_domain_are_counted_by_pair(s: Subject) -> None:
+    instants = count(START)
+
+    def put(key: str) -> None:
+        now = next(instants)
+        request = Request(Function.SET, 1, 0, now, key.encode(), b"uri", 1, b"v")
+        assert s.engine.handle("session", request, now)
+
+    for key in ("mails:1:0:x", "mails:1:0:y", "plain", "mails:1:0:z"):
+        put(key)
+    assert not s.engine.counters.replaced
+    for key in ("search:1:0:x", "mails:1:0:a", "search:1:0:b"):
+        put(key)
+    found = {name: value for name, value in s.figures().items() if "replaced" in name}
+    assert found == {
+        "fastjournal_replaced_total{mails,search}": 2,
+        "fastjournal_replaced_total{search,mails}": 1,
+    }
+    for number in range(REPLACED_PAIRS_MAX):
+        put(f"d{number}:1:0:x")
+    found = {name: value for name, value in s.figures().items() if "replaced" in name}
+    assert sum(found.values()) == REPLACED_PAIRS_MAX + 3
+    assert len(found) == REPLACED_PAIRS_MAX + 1
+    assert found["fastjournal_replaced_total{,}"] == 2
 
 
 def test_functions_without_a_name_share_one_series(s: Subject) -> None:
@@ -401,6 +428,7 @@ def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s.server.runtime.counters.latencies.answered.append((0, 0.0, Function.SET, 1))
     s.server.runtime.counters.latencies.end_turn(0.1, settled=0)
     s.server.runtime.counters.disk_space = DiskSpace(1, 1)
+    s.engine.counters.count_replaced(b"a", b"b")
     families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
     served = set()
     for family in families:

@@ -63,15 +63,26 @@ _FUNCTIONS = frozenset(map(int, Function))
 
 
 class RequestCounters:
-    """Numbers of requests by function, and of error replies by function and error code."""
+    """Numbers of requests by function, of error replies by function and error code, and of jobs
+    that gave way to one of another domain."""
 
-    __slots__ = ("errors", "requests")
+    __slots__ = ("errors", "replaced", "requests")
 
     def __init__(self) -> None:
         self.requests = dict.fromkeys((*_FUNCTIONS, UNKNOWN), 0)
         """Function to the number of its requests so far."""
         self.errors: dict[tuple[int, str], int] = {}
         """Function and error code to the number of such replies so far."""
+        self.replaced: dict[tuple[bytes, bytes], int] = {}
+        """Two domains to the number of waiting jobs of the first that gave way, by their URI, to
+        one of the second; at most ``REPLACED_PAIRS_MAX``, and empty names for all others."""
+
+    def count_replaced(self, domain: bytes, by: bytes) -> None:
+        """Count a waiting job that gave way to one of another domain."""
+        pair = domain, by
+        if pair not in self.replaced and len(self.replaced) >= limits.REPLACED_PAIRS_MAX:
+            pair = b"", b""
+        self.replaced[pair] = self.replaced.get(pair, 0) + 1
 
     def count_refused(self, function: int, error: str) -> None:
         """Count a request that was refused, and its error."""

@@ -68,7 +68,9 @@ class Metrics(Collector):
         async with self._one_at_a_time:
             self._totals = await self._shared_totals.get()
             self._process_figures = await trio.to_thread.run_sync(process_figures)
-            self._labels = await _labels(self._totals.largest.names())
+            pairs = self._runtime.engine.counters.replaced
+            names = {name for pair in pairs for name in pair}.union(self._totals.largest.names())
+            self._labels = await _labels(names)
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -102,6 +104,16 @@ class Metrics(Collector):
             "Requests with an error reply, by function and error code.",
             ["function", "code"],
             (((function_name(number), code), count) for (number, code), count in errors),
+        )
+        yield labelled_counter(
+            "fastjournal_replaced",
+            "Waiting jobs that gave way, by their URI, to a job of another domain.",
+            ["from", "to"],
+            (
+                ((self._labels[domain], self._labels[by]), count)
+                for (domain, by), count in sorted(engine.counters.replaced.items())
+                if domain in self._labels and by in self._labels
+            ),
         )
         yield latency_histogram(
             "fastjournal_request_seconds",
@@ -242,7 +254,7 @@ class Metrics(Collector):
         yield build
 
 
-async def _labels(names: list[bytes]) -> dict[bytes, str]:
+async def _labels(names: Iterable[bytes]) -> dict[bytes, str]:
     """Return names of domains as text, a slice at a time: one of 4 KiB takes some ms."""
     labels, slices = {}, TimeSlices()
     for name in names:

@@ -120,6 +120,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     store.insert(entry, now)
     if met is not None:
         _remove_replaced(store, request, met, now)
+        _count_replaced(context, inherited, entry.domain)
     if flags & LISTEN:
         # the reply reports this change: no notification
         context.subscriptions.begin(session, request.identifier, key)
@@ -227,6 +228,15 @@ def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> Non
             how += records
     if holder is not None and not holder.superseded:
         store.replace_by_uri(holder, request.timestamp, now, how)
+
+
+def _count_replaced(context: Context, inherited: _Inherited | None, domain: Domain) -> None:
+    """Count a waiting job of another domain that the entry of this domain replaced."""
+    if inherited is None or inherited.waiting is None:
+        return
+    before = inherited.waiting.domain
+    if domain is not before and context.store.scheduler.plain not in (before, domain):
+        context.counters.count_replaced(before.name, domain.name)
 
 
 def _build(context: Context, request: Request, inherited: _Inherited | None, now: int) -> Entry:
