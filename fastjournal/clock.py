@@ -31,6 +31,9 @@ LOOKS_MAX = 8
 """Comparisons of both clocks after which the last one counts, with any distance."""
 
 
+_time_ns: Callable[[], int] = time.time_ns
+
+
 class Clock(Protocol):
     """Something that knows the time."""
 
@@ -50,7 +53,7 @@ class SystemClock:
 
     def now_us(self) -> int:
         """Return the instant: microseconds since the Unix epoch."""
-        return time.time_ns() // 1000
+        return _time_ns() // 1000
 
     def monotonic_us(self) -> int:
         """Return CLOCK_MONOTONIC in microseconds, which leaves out suspensions of the machine.
@@ -150,10 +153,29 @@ class TimestampSource:
         self._lock = threading.RLock()
 
 
-_source = TimestampSource(SystemClock())
-os.register_at_fork(after_in_child=_source.forget_lock)
+_source = _machine_source = TimestampSource(SystemClock())
+
+
+def _after_fork() -> None:
+    _source.forget_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def unique_timestamp() -> int:
     """Return the machine's time in microseconds; never the same one twice in a process."""
     return _source.next_us()
+
+
+def replace_clock(time_ns: Callable[[], int] | None) -> None:
+    """Have this process take another clock for the machine's, for tests.
+
+    Timestamps begin anew: none of the other clock counts as given.
+
+    Args:
+        time_ns: Gives nanoseconds since the Unix epoch; None: the machine's again.
+    """
+    global _time_ns, _source  # noqa: PLW0603 - the clock is the process's
+    _time_ns = time_ns or time.time_ns
+    _source = TimestampSource(SystemClock()) if time_ns else _machine_source

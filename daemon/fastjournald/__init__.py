@@ -14,5 +14,6 @@
 ``server`` composes the parts and runs their tasks, ``runtime`` is what these share, ``recovery``
 builds an engine from the log, ``main`` reads options (``config``, ``sighup``), ``process`` is ready
 file and watchdog. Beside requests: ``tasks``, ``compaction``, ``admission``, ``observability``,
-``histogram``. docs/architecture.md has the whole picture.
+``histogram``. ``testing`` is the daemon in the process of a test, ``pytest_plugin`` its fixture.
+docs/architecture.md has the whole picture.
 """

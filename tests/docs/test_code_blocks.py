@@ -33,6 +33,7 @@ RUN = {
     "docs/runbooks.md": "docs/test_runbook.py",
     "docs/spark.md": "spark/test_spark_page.py",
     "docs/spool.md": "docs/test_code_blocks.py",
+    "docs/testing.md": "docs/test_testing_page.py",
     "docs/tutorial.md": "docs/test_tutorial.py",
     "docs/two-machines.md": "docs/test_two_machines.py",
 }

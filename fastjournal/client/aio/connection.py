@@ -66,6 +66,8 @@ class AsyncConnection:
         self.rng = rng
         self.reply_timeout_s = reply_timeout_s
         self.transport: AsyncTransport | None = None
+        self.open_stream = open_stream
+        """Makes a connected stream; a daemon in this process has one of its own."""
         self.is_open = False
         """The client is inside its block."""
         self._credentials = credentials
@@ -192,7 +194,7 @@ class AsyncConnection:
         async with self._connecting:
             if self.transport is not None and not self.transport.multiplexer.failed:
                 return
-            stream = await open_stream(
+            stream = await self.open_stream(
                 self.address, self._credentials, timeout_s or self._connect_timeout_s, prove=prove
             )
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)

@@ -55,6 +55,8 @@ class Dialer:
         self._reply_bytes_max = reply_bytes_max
         self._rng = rng
         self.sleep = sleep
+        self.connect = connect_channel
+        """Makes a connected channel; a daemon in this process has one of its own."""
 
     @cached_property
     def rng(self) -> Random:
@@ -75,7 +77,7 @@ class Dialer:
             RefusedError: ``auth-failed``.
         """
         timeout_s = timeout_s or self._connect_timeout_s
-        channel = connect_channel(self.address, self._credentials, timeout_s, prove=prove)
+        channel = self.connect(self.address, self._credentials, timeout_s, prove=prove)
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncTransport(channel, multiplexer, self.address)
 
