@@ -263,6 +263,43 @@ def resource_uri(uri: str | bytes) -> bytes:
     return data
 
 
+def deduplication_key(
+    domain: str | bytes, uri: str | bytes | None, unique: str | bytes | None
+) -> bytes | None:
+    """Return the second key of a job: its URI, or the one for its unique value.
+
+    Raises:
+        BadRequestError: There are both, or one that no daemon accepts.
+        TypeError: It is neither text nor bytes.
+    """
+    if unique is None:
+        return None if uri is None else resource_uri(uri)
+    if uri is not None:
+        raise BadRequestError(
+            "uri and unique exclude each other",
+            hint="uri is unique over all queues, unique within its own",
+        )
+    return unique_uri(domain, unique)
+
+
+def job_key(key: str | bytes) -> tuple[bytes, bytes]:
+    """Return a whole journal key as bytes, and its domain.
+
+    Raises:
+        BadRequestError: ``bad-key``: it is none, or longer than any daemon takes.
+        TypeError: It is neither text nor bytes.
+    """
+    name = encode_text("key", key)
+    parts = split_journal_key(name)
+    if parts is None or len(name) > KEY_BYTES_MAX:
+        raise BadRequestError(
+            f"{name[:100].decode(errors='backslashreplace')!r} is no key of a job",
+            code="bad-key",
+            hint="build it with build_journal_key, or name a queue",
+        )
+    return name, parts[0]
+
+
 _HINT = "name the domain, or give a URI with a host, such as https://example.org/"
 _NAME = re.compile(r"[0-9a-z_][0-9a-z_-]*(\.[0-9a-z_-]+)*")
 _ALLOWED = "a host has letters, digits, '-', '_' and '.', or is an IPv6 address in brackets"

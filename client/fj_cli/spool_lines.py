@@ -12,8 +12,8 @@ import msgspec
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
-from fastjournal.time_texts import parse_instant
-from fastjournal.times import check_instant, instant_us
+from fastjournal.time_texts import parse_duration, parse_instant
+from fastjournal.times import check_instant, duration_us, instant_us
 from fastjournal.versioned_json import json_fault
 
 CHUNK_BYTES = 256 * 1024
@@ -35,6 +35,8 @@ class SpoolLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     not_before_us: int | None = None
     id: str | None = None
     overwrite: bool = False
+    unique: str | None = None
+    delay: str | float | None = None
 
 
 class BadLine(NamedTuple):
@@ -131,5 +133,12 @@ def _record(encoder: WorkEncoder, line: SpoolLine, now_us: Callable[[], int]) ->
             not_before_us = check_instant(f"not_before {given}", parse_instant(given, now_us()))
         else:
             not_before_us = instant_us("not_before", given)
-    work = Work(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite)
+    delay_us = None
+    if line.delay is not None:
+        given = line.delay
+        delay_us = parse_duration(given) if isinstance(given, str) else duration_us("delay", given)
+    work = Work(
+        *(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite),
+        *(line.unique, delay_us),
+    )
     return encoder.encode(work)[1]

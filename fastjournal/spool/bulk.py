@@ -36,6 +36,8 @@ class Work(msgspec.Struct, gc=False):
     not_before_us: int | None = None
     id: str | bytes | None = None
     overwrite: bool = False
+    unique: str | bytes | None = None
+    delay_us: int | None = None
 
 
 class WorkEncoder:
@@ -68,6 +70,8 @@ class WorkEncoder:
             work.value,
             work.id,
             work.overwrite,
+            unique=work.unique,
+            delay_us=work.delay_us,
         )
 
 

@@ -137,6 +137,39 @@ def test_set_with_a_uri_alone_is_work_in_its_domain(cli: Cli) -> None:
     assert cli("set", "--priority", "3", "k", "v").returncode == USAGE
 
 
+def test_set_with_a_unique_value_deduplicates_within_its_domain(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    def outcome(*words: str) -> str:
+        return str(cli.json("set", *words)[0]["outcome"])
+
+    assert outcome("--domain", "mails", "--unique", "7", "one") == "new"
+    assert outcome("--domain", "mails", "--unique", "7", "two", "--delay", "1h") == "replaced"
+    assert outcome("--domain", "search", "--unique", "7", "three") == "new"
+    both = cli("set", "--domain", "mails", "--uri", "u", "--unique", "7", "v")
+    assert b"exclude each other" in both.stderr
+    late = cli("set", "--domain", "mails", "--delay", "1h", "--not-before", "+1h", "v")
+    assert b"exclude each other" in late.stderr
+    spool = str(tmp_path / "spool")
+    line = {"domain": "search", "unique": "7", "value": "four", "delay": 0.001}
+    put = cli("spool", "put", spool, stdin=json.dumps(line).encode() + b"\n")
+    assert put.returncode == DONE, put.stderr
+    put = cli("spool", "put", spool, "five", "--domain", "search", "--unique", "8")
+    assert put.returncode == DONE, put.stderr
+    forwarder = [
+        installed("fj-forwarder"),
+        "--spool",
+        spool,
+        "--server",
+        cli.environment["FASTJOURNAL_SERVER"],
+    ]
+    subprocess.run([*forwarder, "--once"], check=True, timeout=TIMEOUT_S)
+    found = {job.unique: job.decoded() for job in client.next("search", count=9)}
+    assert found == {b"7": "four", b"8": "five"}
+    (delayed,) = client.prefix("mails:")
+    assert (delayed.decoded(), delayed.unique) == ("two", b"7")
+
+
 def test_set_with_a_uri_and_one_word_is_work_with_that_value(cli: Cli, client: SyncClient) -> None:
     uri = "https://q.example/1"
     for arguments in (("my value",), ("5", "--type", "integer"), ("a:b", "--priority", "3")):

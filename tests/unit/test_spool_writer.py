@@ -51,6 +51,21 @@ def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> N
     assert key.startswith(b"crawl:007:%d:" % (EIGHT + 99))
 
 
+def test_append_of_a_unique_value_with_a_delay(tmp_path: Path) -> None:
+    with Spool(tmp_path / "s", clock=ManualClock(EIGHT)) as spool:
+        key = spool.append(domain="mails", unique="7", delay=60, value={"to": "ann"})
+        with pytest.raises(BadRequestError, match="exclude each other"):
+            spool.append(domain="mails", unique="7", uri="u")
+        with pytest.raises(BadRequestError, match="exclude each other"):
+            spool.append(domain="mails", delay=1, not_before_us=EIGHT)
+        with pytest.raises(BadRequestError, match="reserved"):
+            spool.append(domain="mails", uri="unique:mails:7")
+    (request,) = requests_in(tmp_path / "s" / "20261120T080000Z.fjs")
+    assert (request.key, request.second_key) == (key, b"unique:mails:7")
+    assert key.startswith(b"mails:128:%d:" % (EIGHT + 60_000_000))
+    assert (request.value_type, request.value) == (ValueType.STRING, b'{"to":"ann"}')
+
+
 @pytest.mark.parametrize(
     ("value", "value_type", "data"),
     [

@@ -9,7 +9,13 @@ import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import default_id, journal_key_of, looks_like_journal_key, parse_journal_key
+from fastjournal.keys import (
+    deduplication_key,
+    default_id,
+    journal_key_of,
+    looks_like_journal_key,
+    parse_journal_key,
+)
 from fastjournal.program import open_input
 from fj_cli.output import bytes_field, show_bytes, write_result
 from fj_cli.shared_options import (
@@ -47,7 +53,9 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @click.option(
     "--uri", type=NAME, help="Resource of the work: one entry of a URI waits, the newest."
 )
+@click.option("--unique", type=NAME, help="Of one value one entry waits in its domain, the newest.")
 @priority_option
+@click.option("--delay", type=DURATION, help="The work starts no earlier than that from now.")
 @click.option(
     "--not-before",
     type=INSTANT,
@@ -86,15 +94,21 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
         from fastjournal.keys import domain_of
 
         not_before, id_ = options["not_before"], options["id_"]
+        if options["delay"] is not None:
+            if not_before is not None:
+                raise click.UsageError("--delay and --not-before exclude each other", ctx)
+            not_before = timestamp + options["delay"]
+        domain = domain_of(uri) if domain is None else domain
+        uri = deduplication_key(domain, uri, options["unique"])
         key = journal_key_of(
-            domain_of(uri) if domain is None else domain,
+            domain,
             default_id(timestamp, uri, os.urandom(4).hex()) if id_ is None else id_,
             timestamp if not_before is None else not_before,  # INSTANT has checked it
             options["priority"],
         )
     value = _value(value_word, options["type_"])
     with open_client(ctx) as client:
-        client.set(
+        written = client.set(
             key,
             value,
             uri=uri,
@@ -105,7 +119,7 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
             timestamp_us=timestamp,
             plain=options["plain"],
         )
-    fields = bytes_field("key", key) | {"timestamp_us": timestamp}
+    fields = bytes_field("key", key) | {"timestamp_us": timestamp, "outcome": written.outcome}
     write_result(options["as_json"], fields, show_bytes(key))
 
 
@@ -117,7 +131,7 @@ def _split(
         options["uri"] is not None and _is_value(ctx, words, plain=options["plain"])
     )
     if keyed:
-        for name in ("id_", "priority", "not_before"):
+        for name in ("id_", "unique", "priority", "delay", "not_before"):
             if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
                 option = name.strip("_").replace("_", "-")
                 raise click.UsageError(f"--{option} needs --domain, or --uri without a KEY", ctx)

@@ -21,6 +21,7 @@ from fj_cli.output import (
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import (
     DONE,
+    DURATION,
     INSTANT,
     NAME,
     REFUSED,
@@ -28,6 +29,7 @@ from fj_cli.shared_options import (
     json_option,
     priority_option,
 )
+from fj_cli.text import to_duration_or_none
 
 if TYPE_CHECKING:
     from fastjournal.spool.appending.spool_writer import Spool
@@ -41,9 +43,11 @@ _PROGRESS_S = 1.0
 @click.argument("value", required=False)
 @click.option("--domain", type=NAME, help="The queue.  [default: the host of the URI]")
 @click.option("--uri", type=NAME, help="Resource of the work: one entry of a URI waits.")
+@click.option("--unique", type=NAME, help="Of one value one entry waits in the queue.")
 @click.option("--id", "id_", type=NAME, help="Last part of the key.  [default: time and URI]")
 @priority_option
 @click.option("--not-before", type=INSTANT, help="The work starts no earlier.  [default: now]")
+@click.option("--delay", type=DURATION, help="The work starts no earlier than that from now.")
 @click.option("--empty", is_flag=True, help="There is no VALUE: it is empty.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
 @click.option("--durable", is_flag=True, help="On the disk before it ends: survives a power cut.")
@@ -69,15 +73,16 @@ def spool_put_command(
     """Append work to the spool DIR: one entry, or each JSON line of standard input.
 
     With --uri or --domain one entry is appended, with VALUE, and its key is printed; --empty says
-    that there is no VALUE. Without --uri and --domain, each line is an object: uri, domain,
-    priority, not_before (an instant as fj-cli takes it, or seconds since 1970), id, overwrite, and
-    value (a string, number, boolean or null) or value_b64. Lines are appended as soon as they come.
+    that there is no VALUE. Without --uri and --domain, each line is an object: domain, uri, unique,
+    priority, delay (a duration as fj-cli takes it, or seconds), not_before (an instant, or seconds
+    since 1970), id, overwrite, and value (a string, number, boolean or null) or value_b64. Lines
+    are appended as soon as they come.
 
     A bad line is named and left out; the others are appended. Exit code 1: there was one.
     """
     from fastjournal.spool.appending.spool_writer import Spool
 
-    one = options["uri"] is not None or options["domain"] is not None
+    one = any(options[name] is not None for name in ("uri", "domain"))
     if not one and value is not None:
         raise click.UsageError("VALUE needs --uri or --domain; without, JSON lines are read")
     if one:
@@ -98,6 +103,8 @@ def _put_one(
     key = spool.append(
         domain=options["domain"],
         uri=options["uri"],
+        unique=options["unique"],
+        delay=to_duration_or_none(options["delay"]),
         id=options["id_"],
         priority=options["priority"],
         not_before_us=options["not_before"],

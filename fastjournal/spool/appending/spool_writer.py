@@ -20,10 +20,15 @@ import msgspec
 
 from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timestamp
 from fastjournal.errors import BadRequestError, SpoolFailedError
-from fastjournal.keys import build_journal_key, default_id, domain_of, encode_text, journal_key_of
+from fastjournal.keys import (
+    build_journal_key,
+    deduplication_key,
+    default_id,
+    domain_of,
+    journal_key_of,
+)
 from fastjournal.limits import (
     INSTANT_MAX,
-    KEY_BYTES_MAX,
     PRIORITY_DEFAULT,
     SLOT_SECONDS,
     SPOOL_BYTES_MAX,
@@ -32,7 +37,7 @@ from fastjournal.numeric import check_integer
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
-from fastjournal.protocol.values import Value, encode_value
+from fastjournal.protocol.values import Storable, encode_value
 from fastjournal.spool.appending.appendfile import AppendFile, ShortWriteError
 from fastjournal.spool.appending.slot_files import SlotFiles
 from fastjournal.spool.format import encode_record
@@ -54,11 +59,13 @@ def encode_set(
     priority: int,
     not_before: Instant | None,
     not_before_us: int | None,
-    value: Value,
+    value: Storable,
     id: str | bytes | None,
     overwrite: bool,
     expires_us: int | None = None,
     ttl_us: int | None = None,
+    unique: str | bytes | None = None,
+    delay_us: int | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the key of an entry, and the pending record of the persistent SET that makes it.
 
@@ -75,19 +82,22 @@ def encode_set(
         overwrite: Replace an entry with the same key.
         expires_us: Instant of the expiry, in microseconds.
         ttl_us: Duration by which each read moves it, in microseconds.
+        unique: Value that is unique within the domain.
+        delay_us: Microseconds from the timestamp until it may start.
 
     Raises:
         BadRequestError: A field that no daemon accepts.
         TypeError: A field of another type.
     """
-    if uri is not None:
-        uri = encode_text("URI", uri)
-        if not 0 < len(uri) <= KEY_BYTES_MAX:
-            raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
+    if delay_us is not None:
+        if not_before is not None or not_before_us is not None:
+            raise BadRequestError("delay and not_before exclude each other")
+        not_before_us = timestamp_us + delay_us
     if domain is None:
         domain = domain_of(uri or b"")
+    second_key = deduplication_key(domain, uri, unique)
     if id is None:
-        id = default_id(timestamp_us, uri, writer_id)
+        id = default_id(timestamp_us, second_key, writer_id)
     if not_before is None and not_before_us is None:
         key = journal_key_of(domain, id, timestamp_us, priority)
     else:
@@ -99,7 +109,9 @@ def encode_set(
     else:
         value_type, data = encode_value(value)
     flags = _PERSIST | _OVERWRITE if overwrite else _PERSIST
-    request = Request(_SET, 0, flags, timestamp_us, key, uri, value_type, data, expires_us, ttl_us)
+    request = Request(
+        _SET, 0, flags, timestamp_us, key, second_key, value_type, data, expires_us, ttl_us
+    )
     return key, encode_record(encode_request(request))
 
 
@@ -171,10 +183,12 @@ class Spool:
         *,
         domain: str | bytes | None = None,
         uri: str | bytes | None = None,
+        unique: str | bytes | None = None,
         priority: int = PRIORITY_DEFAULT,
+        delay: Duration | None = None,
         not_before: Instant | None = None,
         not_before_us: int | None = None,
-        value: bytes | str | int | float | bool | None = b"",
+        value: Storable = b"",
         id: str | bytes | None = None,
         timestamp_us: int | None = None,
         overwrite: bool = False,
@@ -186,12 +200,16 @@ class Spool:
         Args:
             domain: The queue; not empty, without ``:``. None: the host of the URI
                 (``fastjournal.domain_of``).
-            uri: Resource that the work is about: one entry of a URI waits at a time, the newest.
+            uri: Resource that the work is about, over all queues: one entry of a URI waits at a
+                time, the newest.
+            unique: Deduplication key within the queue, instead of a URI.
             priority: 0 (first) to 255 (last).
+            delay: Duration from now before which the work must not start.
             not_before: Instant before which the work must not start. Without it: the timestamp, so
                 that work of one priority is done in the order of its writing.
             not_before_us: The same in microseconds since 1970; 0: before all that names an instant.
-            value: The payload: bytes, or None, str, int, float, bool.
+            value: The payload: bytes, or None, str, int, float, bool. A dict or a list is written
+                as JSON.
             id: Last part of the key. Without it: made of the timestamp and the URI, so that it is
                 the same again only for the same URI and timestamp; without a URI it is unique. The
                 same id is the same key only with the same not_before and priority.
@@ -233,6 +251,8 @@ class Spool:
             overwrite,
             expires_us,
             ttl_us,
+            unique,
+            None if delay is None else duration_us("delay", delay),
         )
         self._write(record)
         return key

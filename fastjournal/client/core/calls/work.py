@@ -28,11 +28,10 @@ from fastjournal.client.core.results import Jobs, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import (
+    deduplication_key,
     default_id,
+    job_key,
     journal_key_of,
-    parse_journal_key,
-    resource_uri,
-    unique_uri,
 )
 from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
@@ -115,21 +114,13 @@ def enqueue(
             raise BadRequestError(
                 "key excludes queue, priority, delay and not_before, which are parts of it"
             )
-        name = key_bytes(key)
-        parts = parse_journal_key(name)
-        if parts is None:
-            shown = name.decode(errors="backslashreplace")
-            raise BadRequestError(
-                f"{shown!r} is no key of a job",
-                code="bad-key",
-                hint="build it with build_journal_key, or name a queue",
-            )
-        second_key = _deduplication_key(parts.domain, uri, unique)
+        name, domain = job_key(key)
+        second_key = deduplication_key(domain, uri, unique)
         flags |= OVERWRITE | WORKED_ON
     else:
         if queue is None:
             raise BadRequestError("there is neither a queue nor a key")
-        second_key = _deduplication_key(queue, uri, unique)
+        second_key = deduplication_key(queue, uri, unique)
         # a job that names nothing is equal to no other, of the child of a fork neither
         writer = os.urandom(4).hex() if second_key is None else ""
         name = journal_key_of(
@@ -150,20 +141,6 @@ def enqueue(
         timeout=expiry(expires),
     )
     return Call(request, reply_readers.set_outcome, kept_codes=_STALE)
-
-
-def _deduplication_key(
-    queue: str | bytes, uri: str | bytes | None, unique: str | bytes | None
-) -> bytes | None:
-    """Return the second key of a job."""
-    if unique is None:
-        return None if uri is None else resource_uri(uri)
-    if uri is not None:
-        raise BadRequestError(
-            "uri and unique exclude each other",
-            hint="uri is unique over all queues, unique within its own",
-        )
-    return unique_uri(queue, unique)
 
 
 def _start_us(timestamp: int, delay: Duration | None, not_before: Instant | None) -> int:
