@@ -171,8 +171,13 @@ PAUSE_BYTES = 540
 RETRY_DELAY_US = 1_000_000
 """Delay after the first failed attempt of an entry, unless the worker names another."""
 
-RETRY_DELAY_US_MAX = 3_600_000_000
-"""Longest delay after a failed attempt: the delay doubles with each attempt."""
+RETRY_DELAY_US_MAX = 259_200_000_000
+"""Longest delay after a failed attempt: the delay doubles with each attempt. So the last of
+ATTEMPTS_MAX attempts begins 21 days after the first has failed."""
+
+ATTEMPTS_MAX = 25
+"""Failed attempts after which the daemon buries an entry, unless its options or a LIMIT say
+otherwise."""
 
 LIMIT_MAX = (1 << 63) - 1
 """Largest number in a LIMIT: intervals are added to instants, and JSON readers have 64 bits."""

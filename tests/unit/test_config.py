@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fastjournal.errors import ConfigError
+from fastjournal.numeric import exponential_backoff
 from fastjournald.config.load import load_config
 from fastjournald.config.options import PROGRAM_BYTES, Config
 from fastjournald.main import main
@@ -296,6 +297,21 @@ def test_engine_gets_its_options_in_its_units() -> None:
     assert settings.clock_skew_us_max == 5_000_000
     assert load_config(None, flags | {"max_postpone": 6}).settings().postpone_us_max == 6_000_000
     assert load_config(None, {"cmdlog_path": "/log"}).settings() == type(settings)()
+
+
+def test_last_attempt_by_default_begins_15_to_25_days_after_the_first_one_failed() -> None:
+    settings = load_config(None, {"cmdlog_path": "/log"}).settings()
+    first, longest = settings.retry_delay_us, settings.retry_delay_us_max
+    delays = [exponential_backoff(first, longest, tries) for tries in range(24)]
+    assert settings.attempts_max == len(delays) + 1
+    assert sum(delays) == 1_817_343_000_000
+    assert 15 <= sum(delays) / 86_400_000_000 <= 25
+
+
+def test_max_attempts_of_0_means_never() -> None:
+    assert (
+        load_config(None, {"cmdlog_path": "/log", "max_attempts": 0}).settings().attempts_max == 0
+    )
 
 
 def test_value_over_what_workq_takes_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournald.engine.context import Settings
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
@@ -128,6 +129,16 @@ def fail(
 
 def known(s: Subject, key: bytes = JOB) -> dict[str, object]:
     return s.stats(key, flags=Flag.DATA)
+
+
+def test_entry_that_failed_25_times_is_buried_by_default(s: Subject) -> None:
+    s = s.under(attempts_max=Settings().attempts_max)
+    s.set(JOB)
+    for _ in range(24):
+        fail(s, JOB, s.lease(), b"no", ttl=0)
+        assert known(s)["state"] == "ready"
+    fail(s, JOB, s.lease(), b"no", ttl=0)
+    assert known(s)["state"] == "buried"
 
 
 def test_max_attempts_buries_with_the_error_as_reason(s: Subject) -> None:

@@ -134,8 +134,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         limits.LEASE_US_DEFAULT // 1_000_000
     )
     max_attempts: Annotated[
-        int, _of("N", ge=0, le=0xFFFF), about("Failed attempts until buried; 0: no limit.")
-    ] = 0
+        int, _of("N", ge=0, le=0xFFFF), about("Failed attempts until buried; 0: never.")
+    ] = limits.ATTEMPTS_MAX
     retry_delay: Annotated[Seconds, about("Delay after a first failed attempt; doubles.")] = (
         limits.RETRY_DELAY_US // 1_000_000
     )

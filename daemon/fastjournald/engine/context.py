@@ -35,8 +35,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     value_bytes_max: int = limits.VALUE_BYTES_MAX
     reply_bytes_max: int = limits.REPLY_BYTES_MAX
     lease_us_default: int = limits.LEASE_US_DEFAULT
-    attempts_max: int = 0
-    """Lost leases after which an entry is buried; 0: no limit."""
+    attempts_max: int = limits.ATTEMPTS_MAX
+    """Failed attempts after which an entry is buried; 0: never."""
     retry_delay_us: int = limits.RETRY_DELAY_US
     """After the first failed attempt; doubled for each further one."""
     retry_delay_us_max: int = limits.RETRY_DELAY_US_MAX
