@@ -168,7 +168,7 @@ def test_run_works_side_by_side_fails_what_raises_and_stops(
 
             await client.set(key_of("9"), "9")
             with pytest.raises(ExceptionGroup) as caught:
-                await client.jobs("d", wait=None, retry_delay=3600).run(fail)
+                await client.jobs("d", wait=None).run(fail, on_error="raise")
             assert caught.group_contains(BodyError)
             assert (await client.entry_stats(key_of("9"))).last_error == "BodyError: no route"
 

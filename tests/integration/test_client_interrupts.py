@@ -161,12 +161,17 @@ for job in client.jobs("d"):
 """
 
 
-@pytest.mark.parametrize("how", ["held", "dropped"])
+@pytest.mark.parametrize(
+    ("how", "attempts", "last_error"),
+    [("held", 0, None), ("dropped", 1, "left by an exception or break")],
+)
 def test_program_that_ends_in_a_loop_releases_its_job(
-    daemon: DaemonProcess, producer: SyncClient, how: str
+    daemon: DaemonProcess, producer: SyncClient, how: str, attempts: int, last_error: str | None
 ) -> None:
     assert run(ENDING, daemon.address, how) == ("", "", 0)
-    assert state(producer) == "ready"
+    stats = producer.entry_stats(JOB)
+    assert stats.state in ("ready", "delayed")
+    assert (stats.attempts, stats.last_error) == (attempts, last_error)
 
 
 # --- other threads ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -20,6 +21,7 @@ import trio.lowlevel
 import trio.testing
 
 from fastjournal import (
+    BadRequestError,
     Client,
     EntryStats,
     FastjournalError,
@@ -27,6 +29,7 @@ from fastjournal import (
     LeaseLostError,
     RefusedError,
     SyncClient,
+    SyncJob,
     build_journal_key,
 )
 from fastjournal.protocol import Function, Reply, Request
@@ -479,6 +482,64 @@ def test_lease_thread_does_not_keep_a_program_that_ends(
 
 
 BACKENDS = ("trio", "asyncio")
+
+
+def test_run_goes_on_after_an_exception_and_keeps_a_short_traceback(
+    daemon: DaemonProcess, producer: SyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    def work(job: Job | SyncJob) -> None:
+        if job.decoded() == "1":
+            raise BodyError("SMTP 550")
+        done.append(job.decoded(str))
+
+    async def work_in_task(job: Job) -> None:
+        work(job)
+
+    async def main() -> None:
+        async with Client(daemon.address) as client:
+            assert await client.jobs("d", wait=None, retry_delay=3600).run(work_in_task) == 2
+
+    def check_failed() -> None:
+        stats = producer.entry_stats(key_of("1"))
+        assert (stats.state, stats.attempts) == ("delayed", 1)
+        first, *frames = (stats.last_error or "").splitlines()
+        assert first == "BodyError: SMTP 550"
+        assert any("in work" in line for line in frames)
+        assert "BodyError: SMTP 550" in caplog.text
+        caplog.clear()
+        producer.delete(key_of("1"))
+        for name in ("1", "2"):
+            producer.set(key_of(name), name)
+
+    assert producer.jobs("d", wait=None, retry_delay=3600).run(work) == 2
+    check_failed()
+    asyncio.run(main())
+    check_failed()
+    assert done == ["2", "2"]
+    with pytest.raises(BadRequestError, match="on_error is 'continue' or 'raise'"):
+        producer.jobs("d").run(work, on_error="stop")  # type: ignore[arg-type] # the fault
+
+
+def test_run_ends_at_an_interrupt_and_where_it_is_to_raise(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    def raising(error: BaseException) -> Callable[[SyncJob], None]:
+        def work(_job: SyncJob) -> None:
+            raise error
+
+        return work
+
+    for error in (KeyboardInterrupt(), SystemExit(3)):
+        with pytest.raises(type(error)):
+            producer.jobs("d", count=2).run(raising(error))
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        assert producer.entry_stats(key_of("1")).attempts == 0
+    with pytest.raises(BodyError):
+        producer.jobs("d", count=2).run(raising(BodyError()), on_error="raise")
+    assert producer.entry_stats(key_of("1")).last_error == "BodyError"
+    assert states(producer)["2"] == "ready"
 
 
 def block(observer: SyncClient) -> None:

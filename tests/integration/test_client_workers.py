@@ -234,7 +234,7 @@ def bounds(daemon: ScriptedDaemon) -> list[bytes]:
     return [r.value for r in daemon.requests if r.function == Function.NEXT]
 
 
-async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_failed() -> None:
+async def test_job_that_a_plain_loop_drops_has_failed_and_with_tasks_only_its_delay() -> None:
     with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
         async with Client(daemon.address) as client:
             for _ in range(3):
@@ -247,11 +247,12 @@ async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_f
         with SyncClient(daemon.address) as blocking:
             daemon._answer.names += ["y", "y"]
             for _ in range(2):
-                for one in blocking.jobs("d", attempts_max=1, retry_delay=0.005):
+                for one in blocking.jobs("d", attempts_max=3, retry_delay=0.005):
                     assert one.attempts == 0
                     break
-        ends = [(Function(r.function).name, r.ttl) for r in daemon.requests if r.key[6:]]
-    assert ends == [("RELEASE", 5_000)] * 5
+        ends = [r for r in daemon.requests if r.function == Function.RELEASE]
+    assert [r.ttl for r in ends] == [5_000] * 5
+    assert [r.value for r in ends] == [b""] * 3 + [b"left by an exception or break"] * 2
 
 
 # --- retries of the end ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 import trio
 
-from fastjournal import Client, Job, SyncClient
+from fastjournal import Client, Job, SyncClient, SyncJob
 from fastjournal.limits import REASON_BYTES_MAX
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.two_jobs import key_of
@@ -134,6 +134,14 @@ def in_loop(address: str, error: BaseException) -> None:
             raise error
 
 
+def in_run(address: str, error: BaseException) -> None:
+    def work(_job: SyncJob) -> None:
+        raise error
+
+    with SyncClient(address) as client, contextlib.suppress(BaseException):
+        client.jobs("d", wait=None, retry_delay=DAY_S).run(work, limit=1)
+
+
 async def async_block(address: str, error: BaseException) -> None:
     async with Client(address) as client:
         jobs = client.jobs("d", wait=None, retry_delay=DAY_S)
@@ -180,6 +188,7 @@ def on_asyncio(work: Callable[[str, BaseException], Any]) -> Work:
 WAYS: dict[str, Work] = {
     "block": in_block,
     "loop": in_loop,
+    "run": in_run,
     "block on trio": on_trio(async_block),
     "loop on trio": on_trio(async_loop),
     "run on trio": on_trio(async_run),

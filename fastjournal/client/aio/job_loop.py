@@ -19,7 +19,14 @@ from anyio.abc import TaskGroup
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.aio.jobs import Job, release_jobs
-from fastjournal.client.core.leased_job import PERHAPS_FAILED, BodyFailure, failure_of
+from fastjournal.client.core.leased_job import (
+    PERHAPS_FAILED,
+    BodyFailure,
+    OnError,
+    ends_run,
+    failure_of,
+    report_failure,
+)
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import FastjournalError, LeaseLostError
@@ -194,27 +201,34 @@ class JobLoop:
     # --- side by side ---------------------------------------------------------------------------
 
     async def run(
-        self, work: Callable[[Job], Awaitable[object]], *, limit: int | None = None
+        self,
+        work: Callable[[Job], Awaitable[object]],
+        *,
+        limit: int | None = None,
+        on_error: OnError = "continue",
     ) -> int:
         """Work jobs off side by side, ``count`` of them at most; return how many were begun.
 
         ``work(job)`` runs in a task of its own, as the block ``async with job``: the job is
-        completed at its end, unless ``work`` has ended it, and has failed on an exception, which
-        ends the other tasks and is raised in an ExceptionGroup. Where a lease is lost its task is
-        cancelled, and the others go on. Where no more work can be had, the jobs that run are
-        finished before the error is raised.
+        completed at its end, unless ``work`` has ended it. An exception is logged, the attempt has
+        failed with it and a short traceback as the reason, and the other tasks go on. Where a lease
+        is lost its task is cancelled, and the others go on. Where no more work can be had, the jobs
+        that run are finished before the error is raised. A cancelled attempt does not count.
 
         Args:
-            work: Does one job. Errors that must not end the others it catches itself: ``job.fail``.
+            work: Does one job.
             limit: Begin so many jobs, then return when they have ended; None: no limit.
+            on_error: ``raise``: an exception of a job ends the other tasks and is raised in an
+                ExceptionGroup.
 
         Raises:
             CannotConnectError: The daemon stays away.
             RefusedError: It delivers no work, for instance ``forbidden``.
+            BadRequestError: An argument that is none of these.
         """
         if limit is not None:
             check_integer("limit", limit, 1, INSTANT_MAX)
-        side_by_side = _Tasks(self._pool, work, limit)
+        side_by_side = _Tasks(self._pool, work, limit, raises=ends_run(on_error))
         self._begin()
         try:
             return await side_by_side.run()
@@ -227,11 +241,17 @@ class _Tasks:
     """Tasks of one ``run``, each with its job."""
 
     def __init__(
-        self, pool: LeasePool, work: Callable[[Job], Awaitable[object]], limit: int | None
+        self,
+        pool: LeasePool,
+        work: Callable[[Job], Awaitable[object]],
+        limit: int | None,
+        *,
+        raises: bool,
     ) -> None:
         self._pool = pool
         self._work = work
         self._limit = limit
+        self._raises = raises
         self._begun = 0
         self._running = 0
         self._one_ended = anyio.Event()
@@ -280,7 +300,7 @@ class _Tasks:
         try:
             async with job:
                 if stalls < _STALLS_MAX:
-                    await self._work(job)
+                    await self._work_on(job)
                 else:
                     _log.warning("job %r fails, and is not begun again now: %s", job.key, reason)
                     await job.fail(reason)
@@ -298,6 +318,15 @@ class _Tasks:
             self._one_ended.set()
             with contextlib.suppress(ValueError):
                 self._pool.held.remove(job)
+
+    async def _work_on(self, job: Job) -> None:
+        """Have one job done; where it fails, report that."""
+        try:
+            await self._work(job)
+        except Exception as error:  # foreign code: the job has failed
+            if self._raises or (isinstance(error, LeaseLostError) and job.loss is not None):
+                raise
+            await release_jobs([job], report_failure(job, error))
 
     def _note_stall(self, key: bytes, stalls: int, reason: str) -> None:
         """Note that a job may stall the program, for the next time that it is delivered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,8 @@ from fastjournal.client.core.held_lease import HeldLease
 from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Written
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
-from fastjournal.errors import LeaseLostError, RefusedError
+from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
+from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.numeric import exponential_backoff
 from fastjournal.protocol import Meta
 from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
@@ -41,6 +42,38 @@ class BodyFailure(msgspec.Struct, frozen=True):
 
 
 PERHAPS_FAILED = BodyFailure(certain=False)
+LEFT = BodyFailure("left by an exception or break")
+"""Failure of a body whose blocking loop was dropped in the middle of a job."""
+
+OnError: TypeAlias = Literal["continue", "raise"]
+"""What ``run`` does with an exception of a job: the next job, or raise it."""
+
+_FRAMES_MAX = 5
+"""Last frames of a traceback that are kept with the reason."""
+
+
+def ends_run(on_error: OnError) -> bool:
+    """Whether an exception of a job ends ``run``.
+
+    Raises:
+        BadRequestError: It is neither of the two.
+    """
+    if on_error not in ("continue", "raise"):
+        raise BadRequestError(f"on_error is 'continue' or 'raise', not {on_error!r}")
+    return on_error == "raise"
+
+
+def report_failure(job: LeasedJob, error: Exception) -> BodyFailure:
+    """Log the exception of a job; return the failure, whose reason has a short traceback."""
+    import traceback  # noqa: PLC0415 - few programs need it
+
+    room = REASON_BYTES_MAX // 2  # the error first: it is what is looked for
+    failure = failure_of(error) or LEFT
+    text = failure.reason[:room].encode("utf-8", "backslashreplace").decode()
+    frames = traceback.format_tb(error.__traceback__)
+    # no exc_info: the handler would ask foreign code for the text, and that has no bound
+    _log.warning("job %r failed: %s\n%s", job.key, text, "".join(frames).rstrip())
+    return BodyFailure(f"{text}\n{''.join(frames[-_FRAMES_MAX:])}".rstrip())
 
 
 def failure_of(error: BaseException | None) -> BodyFailure | None:

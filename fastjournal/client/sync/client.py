@@ -260,7 +260,9 @@ class SyncClient(SyncMethods):
         """Work loop over due jobs: ``for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. If the body is left otherwise (an
-        exception, break, return), the job is released. While its body runs, a thread of the loop
+        exception, break, return), the attempt has failed: the job is due again after a delay, and
+        a dead letter after the last attempt; after ``job.complete()`` nothing. ``run(work)`` goes
+        on with the next job after an exception. While its body runs, a thread of the loop
         renews its lease. If the lease is lost, ``job.lost`` is set, and asking for the next job
         raises LeaseLostError; the loop can be begun again. A body that blocks all other threads (an
         extension that holds the interpreter's lock) needs a lease longer than that.
