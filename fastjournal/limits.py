@@ -186,6 +186,15 @@ LIMIT_VALUE_BYTES_MAX = 4096
 """Bytes of the JSON object of a LIMIT: some twenty times the size of all its names. A value of
 max-value takes 6 ms to decode."""
 
+NEXT_DOMAINS_MAX = 64
+"""Domains that one NEXT may name in its value."""
+
+NEXT_PREFIX_BYTES_MAX = 255
+"""Longest prefix of the names of domains in a NEXT."""
+
+CYCLES_MAX = 4096
+"""Lists of domains and prefixes of NEXTs whose turn the daemon remembers."""
+
 NEXT_VALUE_BYTES_MAX = 4096
 """Bytes of the JSON object of a NEXT, which is kept while the request waits."""
 

@@ -31,7 +31,7 @@ class Scope(Enum):
     KEY_OR_SCAN = "key; RANGE, REGEX, CURSOR leave out what is outside"
     TWO_KEYS = "key, second key"
     DOMAIN = "domain"
-    DOMAIN_OR_ALL = "domain; the empty one: everything"
+    DOMAIN_OR_ALL = "domain, or each in the value; the empty one: everything"
     KEY_OR_DOMAIN = "key, or domain"
     NAMES = "names that are outside are left out"
     KEY_DOMAIN_OR_DAEMON = "key, or domain; of the daemon: everything, or admin"

@@ -64,7 +64,14 @@ from tests.property.model_parts import (
 )
 from tests.property.model_scans import Scans
 from tests.property.model_values import Values
-from tests.property.model_work import REASON_BYTES_MAX, Work, numbers_in
+from tests.property.model_work import (
+    REASON_BYTES_MAX,
+    Work,
+    check_selection,
+    cycle_of,
+    numbers_in,
+    split_options,
+)
 
 
 class Model(Values, Keys, Work, Scans):
@@ -251,18 +258,28 @@ class Model(Values, Keys, Work, Scans):
         if r.value_type is None:
             return {}
         refuse("bad-value", r.value_type != ValueType.STRING)
-        return numbers_in(r.value, ("attempts",))
+        selects, numbers = split_options(r.value)
+        given = numbers_in(numbers, ("attempts",))
+        check_selection(selects, r.key)
+        return given
 
     def nothing(self, r: Request) -> Reply:
-        return Reply(timeout=self.next_at(r.key), pairs=[])
+        return Reply(timeout=self.next_at_for(r), pairs=[])
 
     def take(self, r: Request) -> Reply | None:
         """Lease or pop what is due for this NEXT; None: nothing."""
         pop = bool(r.flags & Bit.OVERWRITE)
         taken: list[Entry] = []
         lease_us = r.timeout or 0
+        selected = self.selection(r)
         while len(taken) < (1 if r.count is None else r.count):
             domain = r.key or (self.turns[0] if self.turns else b"")
+            if selected:
+                last = taken[-1].parts.domain if taken and taken[-1].parts else None
+                able = [d for d in self.cycle(r, last) if self.has_more(d, taken)]
+                if not able:
+                    break
+                domain = able[0]
             due = [e for e in self.due(domain) if e not in taken and self.has_room(domain, taken)]
             if not due:
                 break
@@ -274,11 +291,13 @@ class Model(Values, Keys, Work, Scans):
             if taken and size > self.rules.reply_bytes_max:
                 break
             taken.append(due[0])
-            if not r.key:
+            if not r.key and not selected:
                 more = len(due) > 1 and self.has_room(domain, taken)
                 self.turns = self.turns[1:] + [domain] * more
         if not taken:
             return None
+        if selected and not selected.get("ordered") and taken[-1].parts:
+            self.cycles[cycle_of(selected)] = taken[-1].parts.domain
         domains = dict.fromkeys(e.parts.domain for e in taken if e.parts)
         # a domain that has reached its limit has its next turn after all others
         full = [domain for domain in domains if not self.has_room(domain, taken)]
@@ -331,6 +350,7 @@ class Model(Values, Keys, Work, Scans):
         for e in self.entries:
             self.unlock(e)
             e.accessed, e.token_before, e.renews = e.modified, e.token, set()
+        self.cycles = {}
         self.leases = self.leases_logged
         self.delivered_at = dict(self.delivered_at_logged)
         self.update_turns()

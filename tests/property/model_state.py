@@ -36,6 +36,8 @@ class State:
     laid: dict[tuple[bytes, int], int] = field(default_factory=dict)
     """Key and timestamp of every tombstone so far, and when it was laid last."""
     turns: list[bytes] = field(default_factory=list)
+    cycles: dict[str, bytes] = field(default_factory=dict)
+    """Which domain was served last, for each list of domains and each prefix."""
     pauses: dict[bytes, int] = field(default_factory=dict)
     """Domain to the instant at which its pause ends."""
     pauses_logged: dict[bytes, tuple[int, int]] = field(default_factory=dict)

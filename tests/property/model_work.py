@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Sequence
 from itertools import takewhile, zip_longest
+from typing import Any
 
 from fastjournal.protocol.constants import Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
@@ -45,6 +46,44 @@ def numbers_in(value: bytes, names: Sequence[str]) -> dict[str, int]:
     return given
 
 
+SELECTS = ("domains", "ordered", "prefix")
+
+
+def split_options(value: bytes) -> tuple[dict[str, Any], bytes]:
+    """What a NEXT's value says about domains, and the rest of the object."""
+    refuse("too-large", len(value) > 4096)
+    try:
+        given = json.loads(value)
+    except ValueError:
+        raise RefusedError("bad-value") from None
+    if not isinstance(given, dict):
+        raise RefusedError("bad-value")
+    selects = {name: given.pop(name) for name in SELECTS if name in given}
+    return selects, json.dumps(given).encode()
+
+
+def check_selection(selects: dict[str, Any], key: bytes) -> None:
+    names, prefix = selects.get("domains"), selects.get("prefix")
+    if names is not None:
+        bad = not isinstance(names, list) or not all(isinstance(name, str) for name in names)
+        refuse("bad-value", bad)
+    refuse("bad-value", type(selects.get("ordered", False)) is not bool)
+    refuse("bad-value", prefix is not None and not isinstance(prefix, str))
+    refuse("bad-request", names is not None and prefix is not None)
+    if names is not None:
+        refuse("bad-value", not 0 < len(names) <= 64)
+        for name in names:
+            check_domain(name.encode())
+    if prefix is not None:
+        refuse("bad-key", not 0 < len(prefix.encode()) <= 255 or ":" in prefix)
+    refuse("bad-request", bool(selects.get("ordered")) and not names)
+    refuse("bad-request", bool(key) and bool(names or prefix))
+
+
+def cycle_of(selects: dict[str, Any]) -> str:
+    return str(list(dict.fromkeys(selects.get("domains") or ())) or selects["prefix"])
+
+
 class Work(State):
     """Functions that bury work (dead letters) and bring it back."""
 
@@ -83,12 +122,22 @@ class Work(State):
 
     def do_peek(self, _session: Hashable, r: Request) -> Reply:
         refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
+        if r.value_type is not None:
+            refuse("bad-value", r.value_type != ValueType.STRING)
+            selects, numbers = split_options(r.value)
+            numbers_in(numbers, ("attempts",))
+            check_selection(selects, r.key)
+        selected = self.selection(r)
         due = sorted(filter(self.is_due, self.entries), key=Entry.order)
         domains = [r.key] if r.key else self.turns
+        if selected:
+            domains = [domain for domain in self.cycle(r) if domain in self.turns]
         queues = [[e for e in due if e.parts and e.parts.domain == domain] for domain in domains]
         for domain, queue in zip(domains, queues, strict=True):
             queue[:] = [e for at, e in enumerate(queue) if self.has_room(domain, queue[:at])]
         by_turns = [e for turn in zip_longest(*queues) for e in turn if e is not None]
+        if selected.get("ordered"):
+            by_turns = [e for queue in queues for e in queue]
         if not r.timeout and not r.flags & Bit.OVERWRITE:
             # as NEXT: one token, so one default lease
             lengths = [self.limit(e.parts.domain, "lease_us") for e in by_turns if e.parts]
@@ -97,8 +146,42 @@ class Work(State):
         pairs = [self.pair(e, r) for e in by_turns[: 1 if r.count is None else r.count]]
         while len(pairs) > 1 and reply_bytes(pairs) > self.rules.reply_bytes_max:
             pairs.pop()
-        timeout = None if pairs else self.next_at(r.key)
+        timeout = None if pairs else self.next_at_for(r)
         return Reply(flags=Bit.TWO_KEYS, timeout=timeout, pairs=pairs)
+
+    def selection(self, r: Request) -> dict[str, Any]:
+        """The domains or the prefix of a NEXT; empty: it has none."""
+        if r.value_type is None:
+            return {}
+        selects, _ = split_options(r.value)
+        return selects if selects.get("domains") or selects.get("prefix") else {}
+
+    def cycle(self, r: Request, last: bytes | None = None) -> list[bytes]:
+        """The domains that a NEXT selects, behind the one that was served last."""
+        selects = self.selection(r)
+        if not selects.get("ordered"):
+            last = last or self.cycles.get(cycle_of(selects))
+        if selects.get("domains"):
+            names = list(dict.fromkeys(name.encode() for name in selects["domains"]))
+            if selects.get("ordered") or last not in names:
+                return names
+            at = names.index(last) + 1
+            return names[at:] + names[:at]
+        known = sorted({e.parts.domain for e in self.entries if e.parts})
+        names = [name for name in known if name.startswith(selects["prefix"].encode())]
+        last = last or b""
+        return [name for name in names if name > last] + [name for name in names if name <= last]
+
+    def has_more(self, domain: bytes, taken: list[Entry]) -> bool:
+        """Whether a NEXT that has taken these may take one more of the domain."""
+        return any(e not in taken and self.has_room(domain, taken) for e in self.due(domain))
+
+    def next_at_for(self, r: Request) -> int | None:
+        names = self.selection(r).get("domains")
+        ats = [self.next_at(name.encode()) for name in names or ()]
+        if names:
+            return min((at for at in ats if at is not None), default=None)
+        return self.next_at(r.key)
 
     def do_pause(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)

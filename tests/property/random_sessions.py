@@ -129,7 +129,13 @@ ODD_VALUES: tuple[tuple[int, bytes], ...] = (
     *((ValueType.INTEGER, b""), (ValueType.INTEGER, b"abc"), (ValueType.FLOAT, b"ab")),
     *((ValueType.BOOLEAN, b"\7"), (ValueType.VOID, b"x"), (6, b"x")),
 )
-NEXT_OPTIONS = (b'{"attempts":1}', b'{"attempts":2}', b'{"attempts":3}', b"{}", b'{"x":1}')
+NEXT_OPTIONS = (
+    *(b'{"attempts":1}', b'{"attempts":2}', b'{"attempts":3}', b"{}", b'{"x":1}'),
+    *(b'{"domains":["a","b"]}', b'{"domains":["b","c","a"]}', b'{"domains":["b","b"]}'),
+    *(b'{"domains":["b","a"],"ordered":true}', b'{"prefix":"a"}', b'{"prefix":"b","attempts":2}'),
+    *(b'{"domains":[]}', b'{"domains":["a"],"prefix":"a"}', b'{"domains":["a:"]}'),
+    *(b'{"prefix":""}', b'{"ordered":true}', b'{"domains":"a"}', b'{"ordered":1}'),
+)
 """Values of NEXT."""
 
 LIMITS = (
@@ -204,7 +210,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
                 key = draw.choice(EXPRESSIONS)
                 flags |= query << QUERY_SHIFT
         case Function.NEXT:
-            key = draw.choice((b"", b"a", b"b"))
+            key = draw.choice((b"", b"", b"a", b"b"))
             count, timeout = draw.choice((None, 1, 3)), duration
             kind, value = ValueType.STRING, draw.choice(NEXT_OPTIONS)
             is_valued = draw.random() < 0.3

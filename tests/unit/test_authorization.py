@@ -20,7 +20,7 @@ from fastjournal.protocol import (
     Request,
     decode_reply,
 )
-from fastjournal.protocol.constants import QUERY_SHIFT
+from fastjournal.protocol.constants import QUERY_SHIFT, ValueType
 from fastjournal.protocol.functions import Scope
 from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
 from fastjournald.engine.engine import Engine
@@ -563,3 +563,25 @@ def test_bulk_before_auth_does_nothing() -> None:
     session_with(made, (WRITE,), b"")
     assert made.handle_bulk("another", SETS, START + 1) == []
     assert len(made.handle_bulk("s", SETS, START + 1)) == 1
+
+
+@pytest.mark.parametrize("function", [F.NEXT, F.PEEK])
+@pytest.mark.parametrize(
+    ("value", "refusal"),
+    [
+        (b'{"domains":["in"]}', ""),
+        (b'{"domains":["in","out"]}', "forbidden"),
+        (b'{"prefix":"in/"}', ""),
+        (b'{"prefix":"in"}', "forbidden"),
+        (b'{"prefix":"i"}', "forbidden"),
+        (b'{"domains":[]}', "forbidden"),
+        (b"{", "forbidden"),
+        (b"{}", "forbidden"),
+    ],
+)
+def test_each_named_domain_and_the_whole_prefix_need_the_right(
+    function: Function, value: bytes, refusal: str
+) -> None:
+    made = engine()
+    session_with(made, (NEXT, READ), b"in:", b"in/")
+    assert code(made, request(function, value=value, kind=ValueType.STRING)) == refusal

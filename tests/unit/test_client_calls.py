@@ -342,3 +342,22 @@ def test_refusal_names_a_key_and_no_cursor_or_expression(
     refused = call.outcome(Reply(call.request.identifier, error="forbidden"))
     assert isinstance(refused, RefusedError)
     assert refused.key == key
+
+
+def test_next_and_peek_of_several_domains_or_a_prefix_have_them_in_their_value() -> None:
+    for call in (calls.next_, calls.peek):
+        asked = call(["mails", b"search"], ordered=True).request
+        assert (asked.key, asked.value_type) == (b"", ValueType.STRING)
+        assert asked.value == b'{"domains":["mails","search"],"ordered":true}'
+        assert call(prefix="crawl/").request.value == b'{"prefix":"crawl/"}'
+        for wrong in (
+            lambda call=call: call([]),
+            lambda call=call: call(["a"] * 65),
+            lambda call=call: call("a", ordered=True),
+            lambda call=call: call("a", prefix="a"),
+            lambda call=call: call(prefix=b"\xff"),
+        ):
+            with pytest.raises(BadRequestError):
+                wrong()
+    both = calls.next_(["a"], attempts_max=2).request.value
+    assert both == b'{"attempts":2,"domains":["a"]}'

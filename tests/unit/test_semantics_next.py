@@ -278,3 +278,118 @@ def test_peek_of_500_entries_does_bounded_work(name: bytes) -> None:
     before = daemon.store.work
     daemon.ask(Function.PEEK)
     assert daemon.store.work - before <= limits.REQUEST_WORK + limits.ENTRY_WORK
+
+
+# --- several domains, and a prefix ----------------------------------------------------------------
+
+
+def of_value(value: bytes) -> dict[str, object]:
+    return {"value": value, "kind": ValueType.STRING}
+
+
+LIST = of_value(b'{"domains":["b","a"]}')
+ORDERED = of_value(b'{"domains":["b","a"],"ordered":true}')
+PREFIX = of_value(b'{"prefix":"crawl/"}')
+
+
+def fill(s: Subject, *domains: bytes) -> None:
+    for domain in domains:
+        for name in (b"1", b"2", b"3"):
+            s.set(domain + b":1:0:" + name)
+
+
+def test_named_domains_take_turns_and_others_are_left_alone(s: Subject) -> None:
+    fill(s, b"a", b"b", b"c")
+    assert [s.jobs(**LIST) for _ in range(3)] == [[b"b:1:0:1"], [b"a:1:0:1"], [b"b:1:0:2"]]
+    assert s.jobs(count=9, **LIST) == [b"a:1:0:2", b"b:1:0:3", b"a:1:0:3"]
+    assert s.jobs(**LIST) == []
+    assert s.jobs() == [b"c:1:0:1"]
+
+
+def test_domain_that_empties_and_fills_again_starves_no_other(s: Subject) -> None:
+    fill(s, b"a")
+    taken = []
+    for name in (b"1", b"2", b"3"):
+        s.set(b"b:1:0:" + name)
+        taken += s.jobs(**LIST)
+    assert taken == [b"b:1:0:1", b"a:1:0:1", b"b:1:0:2"]
+
+
+def test_ordered_domains_are_served_as_named_also_in_a_batch(s: Subject) -> None:
+    fill(s, b"a", b"b")
+    assert s.jobs(**ORDERED) == [b"b:1:0:1"]
+    assert s.jobs(count=3, **ORDERED) == [b"b:1:0:2", b"b:1:0:3", b"a:1:0:1"]
+
+
+def test_prefix_serves_its_domains_in_turns(s: Subject) -> None:
+    fill(s, b"crawl/a", b"crawl/b", b"crawl", b"crawm/")
+    taken = [s.jobs(**PREFIX) for _ in range(3)]
+    assert taken == [[b"crawl/a:1:0:1"], [b"crawl/b:1:0:1"], [b"crawl/a:1:0:2"]]
+    s.pause(b"crawl/b", SECOND)
+    assert s.jobs(count=9, **PREFIX) == [b"crawl/a:1:0:3"]
+
+
+def test_one_waiting_request_is_woken_by_any_of_its_domains(s: Subject) -> None:
+    s.listen(**LIST)
+    s.listen(session="prefix", **PREFIX)
+    s.set(b"c:1:0:x")
+    assert s.serve() == []
+    s.set(b"a:1:0:x")
+    s.set(b"b:1:0:x")
+    assert [reply.pairs[0].key for _, reply in s.serve() if reply.pairs] in (
+        [[b"a:1:0:x"], [b"b:1:0:x"]]
+    )
+    s.set(b"crawl/z:1:0:x")
+    assert [session for session, _ in s.serve()] == ["prefix"]
+
+
+@pytest.mark.warm_only
+def test_instant_to_ask_again_is_of_the_named_domains(s: Subject) -> None:
+    s.set(b"c:1:%d:x" % (START + SECOND))
+    assert s.next(**LIST).timeout is None
+    s.set(b"a:1:%d:x" % (START + 3 * SECOND))
+    assert s.next(**LIST).timeout == START + 3 * SECOND
+
+
+def test_peek_shows_what_next_would_take_and_moves_no_turn(s: Subject) -> None:
+    fill(s, b"a", b"b", b"crawl/a", b"crawl/b")
+    for options in (LIST, ORDERED, PREFIX):
+        peeked = s.ask(request(Function.PEEK, count=4, **options)).pairs or []
+        assert [pair.key for pair in peeked] == s.jobs(count=4, **options)
+
+
+@pytest.mark.warm_only
+@pytest.mark.parametrize(
+    ("value", "key", "error"),
+    [
+        (b'{"domains":["a"]}', b"a", "bad-request"),
+        (b'{"prefix":"a"}', b"a", "bad-request"),
+        (b'{"domains":["a"],"prefix":"a"}', b"", "bad-request"),
+        (b'{"domains":[]}', b"", "bad-value"),
+        (b'{"domains":["a:b"]}', b"", "bad-key"),
+        (b'{"domains":[""]}', b"", "bad-key"),
+        (b'{"domains":[1]}', b"", "bad-value"),
+        (b'{"domains":[' + b",".join([b'"a"'] * 65) + b"]}", b"", "bad-value"),
+        (b'{"prefix":""}', b"", "bad-key"),
+        (b'{"prefix":"a:"}', b"", "bad-key"),
+        (b'{"prefix":"' + b"a" * 256 + b'"}', b"", "bad-key"),
+        (b'{"ordered":true}', b"", "bad-request"),
+    ],
+)
+@pytest.mark.parametrize("number", [Function.NEXT, Function.PEEK])
+def test_wrong_selection_is_named(
+    s: Subject, value: bytes, key: bytes, error: str, number: Function
+) -> None:
+    assert s.ask(request(number, key, **of_value(value))).code == error
+
+
+def test_many_waiting_prefixes_are_each_served_by_their_own_domain(s: Subject) -> None:
+    for number in range(200):
+        options = of_value(b'{"prefix":"p%03d/"}' % number)
+        s.listen(session=number, **options)
+    for number in reversed(range(200)):
+        s.set(b"p%03d/x:1:0:x" % number)
+    served = {session: reply.pairs[0].key for session, reply in s.serve() if reply.pairs}
+    while more := s.serve():
+        served |= {session: reply.pairs[0].key for session, reply in more if reply.pairs}
+    assert served == {number: b"p%03d/x:1:0:x" % number for number in range(200)}

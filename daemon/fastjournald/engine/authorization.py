@@ -21,6 +21,7 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
 from fastjournal.protocol.functions import RequiredRights, Right, Scope
 from fastjournald.engine.key_filter import prefix_stop
+from fastjournald.engine.next_options import options_of
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
@@ -223,6 +224,11 @@ class _Asked:
         what = "the domain" if name else "all domains together (name a domain)"
         return self.right(rights) or ("" if inside else self._outside(rights, what))
 
+    def prefix(self, rights: int, prefix: bytes) -> str:
+        """These rights for all domains whose names begin so."""
+        inside = prefix.startswith(self.grant.prefixes)
+        return self.right(rights) or ("" if inside else self._outside(rights, "this `prefix`"))
+
     def _outside(self, rights: int, what: str) -> str:
         names = " and ".join(repr(name) for name, right in RIGHTS.items() if rights & right)
         return (
@@ -273,6 +279,18 @@ def _check_domain(asked: _Asked, rights: int) -> str:
     return asked.domain(rights, asked.request.key)
 
 
+def _check_domains(asked: _Asked, rights: int) -> str:
+    """Check the domain in the key, or each domain or the prefix in the value."""
+    request = asked.request
+    options = options_of(request)
+    if request.key or isinstance(options, str) or not options.selects:
+        return asked.domain(rights, request.key)
+    refusals = (asked.domain(rights, name) for name in options.domains)
+    if options.prefix:
+        return asked.prefix(rights, options.prefix)
+    return next(filter(None, refusals), "")
+
+
 def _check_key_or_domain(asked: _Asked, rights: int) -> str:
     request = asked.request
     if request.key:
@@ -309,7 +327,7 @@ _CHECKS: dict[Scope, Callable[[_Asked, int], str]] = {
     Scope.KEY_OR_SCAN: _check_key_or_scan,
     Scope.TWO_KEYS: _check_two_keys,
     Scope.DOMAIN: _check_domain,
-    Scope.DOMAIN_OR_ALL: _check_domain,
+    Scope.DOMAIN_OR_ALL: _check_domains,
     Scope.KEY_OR_DOMAIN: _check_key_or_domain,
     Scope.NAMES: _check_names,
     Scope.KEY_DOMAIN_OR_DAEMON: _check_key_domain_or_daemon,

@@ -15,6 +15,7 @@ from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Flag, Function, Reply, Request, encode_reply_to
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.job_lifecycle import JobLifecycle
+from fastjournald.engine.next_options import Cycles
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import DeliveringReply
@@ -152,6 +153,8 @@ class Context:
         """Places in the bulk of the SETs that replaced an entry, until their replies are made."""
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
         """NEXT requests that wait for work."""
+        self.cycles = Cycles()
+        """Turns of the domains of NEXTs that name several, or a prefix."""
         self.subscriptions = Subscriptions(self.store.changes)
         self.fetching = 0
         """Requests that wait for values to be read from disk. NEXT also loads values for the other

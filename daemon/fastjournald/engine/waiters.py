@@ -9,6 +9,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from fastjournal.protocol.messages import Request
+from fastjournald.engine.next_options import valid_options
 from fastjournald.tables.domain import NEVER, NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
@@ -37,6 +38,24 @@ def _bytes_of(request: Request) -> int:
     return WAIT_BYTES + len(request.key) + options
 
 
+_PREFIX = b":"
+"""Marks a prefix in the table of domains: no name of a domain has it."""
+
+
+def _is_prefix(name: bytes) -> bool:
+    return name.endswith(_PREFIX)
+
+
+def _names_of(request: Request) -> tuple[bytes, ...]:
+    """Return the domains for which a request waits; empty name: any; a prefix with its mark."""
+    if request.value_type is None:
+        return (request.key,)
+    options = valid_options(request)
+    if options.prefix:
+        return (options.prefix + _PREFIX,)
+    return options.domains or (request.key,)
+
+
 class Waiters:
     """Waiting requests, by domain, in the order of their arrival.
 
@@ -47,7 +66,7 @@ class Waiters:
 
     __slots__ = (
         *("_by_domain", "_by_serial", "_by_session", "_deadlines", "_newly_ready", "_serial"),
-        *("_signals", "bytes"),
+        *("_prefixes", "_signals", "bytes"),
     )
 
     def __init__(self, newly_ready: NewlyReady, signals: Signals) -> None:
@@ -58,6 +77,8 @@ class Waiters:
         """Memory of all waiting requests and their domains."""
         self._by_serial: dict[int, Waiter] = {}
         self._by_domain: dict[bytes, SortedList] = {}
+        self._prefixes: dict[int, int] = {}
+        """Lengths of the prefixes for which requests wait, and how many prefixes have each."""
         self._by_session: dict[Hashable, set[int]] = {}
         self._deadlines: SortedList = SortedList()
 
@@ -66,8 +87,8 @@ class Waiters:
 
     def bytes_with(self, request: Request) -> int:
         """Return what they would take in memory, if one more request waited. O(1)."""
-        domain = 0 if request.key in self._by_domain else DOMAIN_BYTES
-        return self.bytes + _bytes_of(request) + domain
+        new = sum(name not in self._by_domain for name in _names_of(request))
+        return self.bytes + _bytes_of(request) + DOMAIN_BYTES * new
 
     def numbers(self) -> Iterator[tuple[Hashable, int]]:
         """Yield sessions that wait, and how many requests each has waiting."""
@@ -81,7 +102,14 @@ class Waiters:
         self._serial += 1
         serial = self._serial
         self._by_serial[serial] = Waiter(serial, session, request, deadline)
-        self._by_domain.setdefault(request.key, SortedList()).add(serial)
+        for name in _names_of(request):
+            serials = self._by_domain.get(name)
+            if serials is None:
+                serials = self._by_domain[name] = SortedList()
+                if _is_prefix(name):
+                    length = len(name) - 1
+                    self._prefixes[length] = self._prefixes.get(length, 0) + 1
+            serials.add(serial)
         self._by_session.setdefault(session, set()).add(serial)
         if deadline != NEVER:
             self._deadlines.add((deadline, serial))
@@ -89,14 +117,14 @@ class Waiters:
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a request that was answered, or whose client has disconnected. O(log n)."""
-        serial, domain = waiter.serial, waiter.request.key
+        serial = waiter.serial
         del self._by_serial[serial]
         self.bytes -= _bytes_of(waiter.request)
-        serials = self._by_domain[domain]
-        serials.remove(serial)
-        if not serials:
-            del self._by_domain[domain]
-            self.bytes -= DOMAIN_BYTES
+        for name in _names_of(waiter.request):
+            serials = self._by_domain[name]
+            serials.remove(serial)
+            if not serials:
+                self._forget(name)
         of_session = self._by_session[waiter.session]
         of_session.remove(serial)
         if not of_session:
@@ -113,11 +141,25 @@ class Waiters:
             for waiting in (self._by_domain.get(domain), self._by_domain.get(b""))
             if waiting
         ]
+        for length in self._prefixes:
+            waiting = self._by_domain.get(domain[:length] + _PREFIX)
+            if waiting and len(domain) >= length:
+                serials.append(waiting[0])
         return self._by_serial[min(serials)] if serials else None
 
-    def number_for(self, domain: bytes) -> int:
-        """Return how many wait for work of this domain or of any. O(1)."""
-        names = {domain, b""}
+    def _forget(self, name: bytes) -> None:
+        """Remove a domain or a prefix for which no request waits."""
+        del self._by_domain[name]
+        self.bytes -= DOMAIN_BYTES
+        if _is_prefix(name):
+            length = len(name) - 1
+            self._prefixes[length] -= 1
+            if not self._prefixes[length]:
+                del self._prefixes[length]
+
+    def number_for(self, request: Request) -> int:
+        """Return how many wait for work of the domains of a request or of any. O(1)."""
+        names = {*_names_of(request), b""}
         return sum(len(self._by_domain[name]) for name in names if name in self._by_domain)
 
     def first_deadline(self) -> int:

@@ -311,6 +311,26 @@ class NewlyReady:
         self.domains.clear()
 
 
+class SortedTurns(OrderedDict[bytes, Domain]):
+    """Round robin with an index of its names, which costs O(log n) for each change."""
+
+    def __init__(self, turns: OrderedDict[bytes, Domain]) -> None:
+        self.names: SortedList = SortedList(turns)
+        """In their order as bytes."""
+        super().__init__()
+        for name, domain in turns.items():
+            super().__setitem__(name, domain)
+
+    def __setitem__(self, name: bytes, domain: Domain) -> None:
+        if name not in self:
+            self.names.add(name)
+        super().__setitem__(name, domain)
+
+    def __delitem__(self, name: bytes) -> None:
+        super().__delitem__(name)
+        self.names.remove(name)
+
+
 class RoundRobin:
     """Round robin: the next domain, and the timer queue of all domains.
 
@@ -347,6 +367,12 @@ class RoundRobin:
             self.held.refresh(domain)
         else:
             del self.turns[domain.name]
+
+    def ready_names(self) -> SortedList:
+        """Return the names of ``turns`` in order. The index is kept from the first call on."""
+        if not isinstance(self.turns, SortedTurns):
+            self.turns = SortedTurns(self.turns)
+        return self.turns.names
 
     def refresh(self, domain: Domain) -> None:
         """Update the timer queue after the next delay or lease of a domain changed."""

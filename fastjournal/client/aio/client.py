@@ -26,6 +26,7 @@ from fastjournal.client.aio.mirror import Mirror
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.base import Domains
 from fastjournal.client.core.calls.described_methods import (
     AsyncCaller,
     add_methods,
@@ -307,8 +308,10 @@ class Client(AsyncMethods):
     @with_arguments_of(worker_options)
     def jobs(
         self,
-        domain: str | bytes = b"",
+        domain: Domains = b"",
         *,
+        ordered: bool = False,
+        prefix: str | bytes | None = None,
         count: int = 1,
         lease: Duration = JOB_LEASE_S,
         wait: Duration | None = WAIT_WITHOUT_END,
@@ -351,6 +354,8 @@ class Client(AsyncMethods):
         """
         options = worker_options(
             domain=domain,
+            ordered=ordered,
+            prefix=prefix,
             count=count,
             lease=lease,
             wait=wait,

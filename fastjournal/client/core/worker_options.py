@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.calls.base import duration
+from fastjournal.client.core.calls.base import Domains, duration
 from fastjournal.client.core.results import Entry, Jobs
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN
@@ -65,7 +65,9 @@ RetryDelay: TypeAlias = Duration | Callable[[JobToRetry], Duration | None] | Non
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of ``jobs`` of both clients, as integers; see there."""
 
-    domain: str | bytes
+    domain: Domains
+    ordered: bool
+    prefix: str | bytes | None
     count: int
     lease_us: int
     wait_us: int | None
@@ -90,6 +92,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         return calls.next_(
             self.domain,
+            ordered=self.ordered,
+            prefix=self.prefix,
             count=count,
             lease=to_timedelta(self.lease_us),
             wait=to_timedelta_or_none(wait_us),
@@ -100,7 +104,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def worker_options(
     *,
-    domain: str | bytes,
+    domain: Domains,
+    ordered: bool = False,
+    prefix: str | bytes | None = None,
     count: int,
     lease: Duration,
     wait: Duration | None,
@@ -112,7 +118,10 @@ def worker_options(
     """Return the arguments of ``jobs`` of both clients, checked.
 
     Args:
-        domain: Jobs of this domain only; empty: the domains take turns.
+        domain: Jobs of this domain only, or of these (at most 64), which take turns; empty: of
+            any.
+        ordered: Of several domains, the first one that has work is served first.
+        prefix: Jobs of all domains whose names begin so; they take turns.
         count: How many to lease together, 1 to 65,535.
         lease: Length of the lease, at least 1 s.
         wait: The loop ends when there was nothing for that long; None: as soon as nothing is due.
@@ -139,6 +148,8 @@ def worker_options(
     endless = wait == WAIT_WITHOUT_END
     options = WorkerOptions(
         domain=domain,
+        ordered=ordered,
+        prefix=prefix,
         count=count,
         lease_us=lease_us("lease", lease, least_us=JOB_LEASE_US_MIN, zero=False),
         wait_us=None if endless else duration("wait", wait),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
+from fastjournal.client.core.calls.base import Domains
 from fastjournal.client.core.calls.described_methods import (
     Caller,
     add_methods,
@@ -246,8 +247,10 @@ class SyncClient(SyncMethods):
     @with_arguments_of(worker_options)
     def jobs(
         self,
-        domain: str | bytes = b"",
+        domain: Domains = b"",
         *,
+        ordered: bool = False,
+        prefix: str | bytes | None = None,
         count: int = 1,
         lease: Duration | None = None,
         renew: bool = True,
@@ -296,6 +299,8 @@ class SyncClient(SyncMethods):
 
         options = worker_options(
             domain=domain,
+            ordered=ordered,
+            prefix=prefix,
             count=count,
             lease=(JOB_LEASE_S if renew else SYNC_JOB_LEASE_S) if lease is None else lease,
             wait=wait,

@@ -33,6 +33,7 @@ from fastjournald.engine.handlers.next import (
 )
 from fastjournald.engine.handlers.scan.page import plan_of
 from fastjournald.engine.handlers.scan.scan import Scan
+from fastjournald.engine.next_options import options_of
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.entry import Entry, EntryState
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
@@ -48,6 +49,9 @@ def peek(
     """Return the pairs that NEXT would; where it would give none, say when it will."""
     if not is_any_domain(request.key):
         return ANY_DOMAIN
+    options = options_of(request)
+    if isinstance(options, str):
+        return options
     store, flags = context.store, request.flags
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     entries: list[Entry] = []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Annotated
-
-import msgspec
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
@@ -14,16 +12,14 @@ from fastjournal.limits import (
     ENTRY_WORK,
     HOLD_WORK,
     KEY_BYTES_MAX,
-    LIMIT_MAX,
     NEXT_ENTRIES_MAX,
-    NEXT_VALUE_BYTES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
     WAITS_MAX,
     WAITS_PER_CONNECTION_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
-from fastjournal.protocol import ErrorCode, Reply, Request, ValueType, encode_reply_to
+from fastjournal.protocol import ErrorCode, Reply, Request, encode_reply_to
 from fastjournal.protocol.replies import META_BYTES, PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import (
     DATA,
@@ -37,43 +33,16 @@ from fastjournald.engine.context import (
     WORKED_ON,
     Context,
 )
+from fastjournald.engine.next_options import Chosen, next_at, options_of, valid_options
 from fastjournald.engine.undelivered import DeliveringReply
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
-_NO_STRING = f"{ErrorCode.BAD_VALUE} the value of NEXT is a JSON object of type string"
-_LONG_VALUE = f"{ErrorCode.TOO_LARGE} the value of NEXT has at most {NEXT_VALUE_BYTES_MAX} bytes"
 ANY_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on all connections"
-
-
-class NextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a NEXT: the JSON object in its value."""
-
-    attempts: Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] = 0
-    """Failed attempts after which the entry is buried, for this lease; 0: the default bound."""
-
-
-_NO_OPTIONS = NextOptions()
-_decode_options = msgspec.json.Decoder(NextOptions).decode
-
-
-def options_of(request: Request) -> NextOptions | str:
-    """Return the options of a NEXT, or the error."""
-    if request.value_type is None:
-        return _NO_OPTIONS
-    if request.value_type != ValueType.STRING:
-        return _NO_STRING
-    if len(request.value) > NEXT_VALUE_BYTES_MAX:
-        return _LONG_VALUE
-    try:
-        return _decode_options(request.value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # UnicodeDecodeError: a name in the object is not UTF-8
-        return f"{ErrorCode.BAD_VALUE} {error}"
 
 
 def next_(
@@ -118,7 +87,7 @@ def is_any_domain(name: bytes) -> bool:
 
 def nothing_due(context: Context, request: Request) -> Reply:
     """Return the reply of a NEXT that found no due entry: the instant of the next one."""
-    instant = context.store.scheduler.next_at(request.key)
+    instant = next_at(context.store.scheduler, request)
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
@@ -150,9 +119,7 @@ def next_work(
         token = context.tokens.issue(entries, now + lease_us)
         attempts_max = 0
         if request.value_type is not None:
-            options = options_of(request)
-            assert isinstance(options, NextOptions), "it was checked when the request came"
-            attempts_max = options.attempts
+            attempts_max = valid_options(request).attempts
         journal.leases.leased(entries, token, now, (), attempts_max, unproven)
         store.begin_work(entries, token, session, now)
         if attempts_max:
@@ -171,7 +138,9 @@ def _take(
     """Dequeue due entries, one per domain and turn; None: the first value is too large now."""
     store, rules = context.store, context.store.rules
     scheduler = store.scheduler
-    turns = scheduler.round_robin.turns
+    turns: OrderedDict[bytes, Domain] | Chosen = scheduler.round_robin.turns
+    if request.value_type is not None:
+        turns = _turns_for(context, request)
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     with_data = request.flags & DATA
@@ -222,7 +191,21 @@ def _take(
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if not request.key and domain.has_ready and not domain.held:
             turns.move_to_end(domain.name)
+    if request.value_type is not None and entries:
+        options = valid_options(request)
+        if options.selects and not options.ordered:
+            context.cycles.note(options, entries[-1].domain.name)
     return entries
+
+
+def _turns_for(context: Context, request: Request) -> OrderedDict[bytes, Domain] | Chosen:
+    """Return the domains that take turns in a NEXT without a domain as its key."""
+    scheduler = context.store.scheduler
+    if request.value_type is not None:
+        options = valid_options(request)
+        if options.selects:
+            return Chosen(options, scheduler, context.cycles.last(options))
+    return scheduler.round_robin.turns
 
 
 def ends_batch(context: Context, request: Request, first: Domain, domain: Domain) -> bool:
@@ -254,7 +237,7 @@ def _missing(
     leases = not flags & OVERWRITE
     # a popped entry may be restored, and its record becomes dead with the pop
     needs = flags & DATA or not leases
-    others = context.fetching + context.waiters.number_for(request.key)
+    others = context.fetching + context.waiters.number_for(request)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
     while True:
         missing: list[Entry] = []
@@ -298,22 +281,36 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
         named = store.scheduler.domains.get(request.key)
         domains = [] if named is None else [named]
     else:
-        domains = list(islice(store.scheduler.round_robin.turns.values(), count))
+        domains = list(islice(_turns_for(context, request).values(), count))
+    ordered = request.value_type is not None and valid_options(request).ordered
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
+    for domain, rank in _by_domain(domains) if ordered else _by_turns(domains):
+        entry = store.scheduler.ready_at(domain, rank)
+        room -= len(entry.key) + len(entry.uri or b"") + overhead
+        if request.flags & DATA:
+            room -= len(entry.value)
+        if not count or (room < 0 and not first):
+            return
+        yield entry
+        count -= 1
+        first = False
+
+
+def _by_turns(domains: list[Domain]) -> Iterator[tuple[Domain, int]]:
+    """Yield the domains and ranks of the entries that they give, one a turn."""
     rank = 0
     while domains := [
         domain for domain in domains if rank < min(len(domain.ready), domain.allowance())
     ]:
         for domain in domains:
-            entry = store.scheduler.ready_at(domain, rank)
-            room -= len(entry.key) + len(entry.uri or b"") + overhead
-            if request.flags & DATA:
-                room -= len(entry.value)
-            if not count or (room < 0 and not first):
-                return
-            yield entry
-            count -= 1
-            first = False
+            yield domain, rank
         rank += 1
+
+
+def _by_domain(domains: list[Domain]) -> Iterator[tuple[Domain, int]]:
+    """Yield the domains and ranks of the entries that they give, one domain after the other."""
+    for domain in domains:
+        for rank in range(min(len(domain.ready), domain.allowance())):
+            yield domain, rank

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -149,6 +149,10 @@ def refusal(error: str) -> RefusedError:
     code, _, sentence = error.partition(" ")
     kind = LeaseLostError if code == LeaseLostError.code else RefusedError
     return kind(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code)
+
+
+Domains: TypeAlias = str | bytes | Sequence[str | bytes]
+"""A domain, or several."""
 
 
 def key_bytes(key: str | bytes) -> bytes:

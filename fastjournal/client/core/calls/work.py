@@ -14,6 +14,7 @@ from fastjournal.client.core.calls.base import (
     OVERWRITE,
     WORKED_ON,
     Call,
+    Domains,
     checked_count,
     checked_lease,
     checked_token,
@@ -37,6 +38,7 @@ from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
     LEASE_US_MIN,
     LIMIT_MAX,
+    NEXT_DOMAINS_MAX,
     PRIORITY_DEFAULT,
     WAIT_WITHOUT_END,
 )
@@ -152,9 +154,47 @@ def _start_us(timestamp: int, delay: Duration | None, not_before: Instant | None
     return timestamp + (0 if delay is None else duration_us("delay", delay))
 
 
+def _selected(
+    domain: Domains, ordered: bool, prefix: str | bytes | None, attempts_max: int = 0
+) -> tuple[bytes, bytes]:
+    """Return the key and the value of a request for jobs: one domain, several, or a prefix.
+
+    Raises:
+        BadRequestError: Both domains and a prefix, none, too many, or a name that is not UTF-8.
+    """
+    options: dict[str, object] = {"attempts": attempts_max} if attempts_max else {}
+    key = b""
+    if isinstance(domain, (str, bytes)):
+        key = key_bytes(domain)
+        if ordered:
+            raise BadRequestError("ordered needs a list of domains")
+    else:
+        if not 0 < len(domain) <= NEXT_DOMAINS_MAX:
+            raise BadRequestError(
+                f"{len(domain)} domains: name 1 to {NEXT_DOMAINS_MAX}, or give a prefix"
+            )
+        options["domains"] = [_text_of(name) for name in domain]
+        if ordered:
+            options["ordered"] = True
+    if prefix is not None:
+        if domain:
+            raise BadRequestError("give domains or a prefix, not both")
+        options["prefix"] = _text_of(prefix)
+    return key, msgspec.json.encode(options) if options else b""
+
+
+def _text_of(name: str | bytes) -> str:
+    try:
+        return key_bytes(name).decode()
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"{name!r}: a name in a list, and a prefix, are UTF-8") from error
+
+
 def next_(
-    domain: str | bytes = b"",
+    domain: Domains = b"",
     *,
+    ordered: bool = False,
+    prefix: str | bytes | None = None,
     count: int = 1,
     lease: Duration | None = None,
     wait: Duration | None = None,
@@ -168,7 +208,10 @@ def next_(
     come back when that lease ends.
 
     Args:
-        domain: Jobs of this domain only; empty: the domains take turns.
+        domain: Jobs of this domain only, or of these (at most 64), which take turns; empty: of
+            any.
+        ordered: Of several domains, the first one that has work is served first.
+        prefix: Jobs of all domains whose names begin so; they take turns.
         count: At most that many, 1 to 65,535; the daemon gives at most 500.
         lease: Length of the lease; None or 0: the daemon's default.
         wait: Wait for work at most that long (``WAIT_WITHOUT_END``); None: return at once.
@@ -187,12 +230,13 @@ def next_(
     flags |= LISTEN if wait is not None else 0
     endless = wait == WAIT_WITHOUT_END
     bound = check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX)
+    key, value = _selected(domain, ordered, prefix, bound)
     request = Request(
         Function.NEXT,
         flags=flags,
-        key=key_bytes(domain),
-        value_type=ValueType.STRING if bound else None,
-        value=msgspec.json.encode({"attempts": bound}) if bound else b"",
+        key=key,
+        value_type=ValueType.STRING if value else None,
+        value=value,
         count=checked_count("count", count),
         timeout=checked_lease(lease),
         ttl=None if wait is None or endless else duration("wait", wait),
@@ -201,8 +245,10 @@ def next_(
 
 
 def peek(
-    domain: str | bytes = b"",
+    domain: Domains = b"",
     *,
+    ordered: bool = False,
+    prefix: str | bytes | None = None,
     count: int = 1,
     lease: Duration | None = None,
     data: bool = True,
@@ -213,7 +259,9 @@ def peek(
     A paused domain that is named shows what it would give were it not paused.
 
     Args:
-        domain: Jobs of this domain only; empty: as the domains would take turns.
+        domain: Jobs of this domain only, or of these; empty: as the domains would take turns.
+        ordered: As ``next`` would be given it.
+        prefix: As ``next`` would be given it.
         count: At most that many, 1 to 65,535; the daemon shows at most 500.
         lease: As ``next`` would be given it: with None or 0 it ends before a domain with another
             default lease (``limit``).
@@ -224,10 +272,13 @@ def peek(
         RefusedError: ``not-readable``, ``busy``.
         BadRequestError: An argument that no daemon would take.
     """
+    key, value = _selected(domain, ordered, prefix)
     request = Request(
         Function.PEEK,
         flags=(DATA if data else 0) | (META if meta else 0),
-        key=key_bytes(domain),
+        key=key,
+        value_type=ValueType.STRING if value else None,
+        value=value,
         count=checked_count("count", count),
         timeout=checked_lease(lease),
     )
