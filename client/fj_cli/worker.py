@@ -49,7 +49,9 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     credentials: Credentials
     daemon: dict[str, str]
     """Environment variables of both, for the commands."""
-    domain: bytes
+    domain: bytes | tuple[bytes, ...]
+    ordered: bool = False
+    prefix: bytes | None = None
     command: CommandPlan
     jobs: int
     """Commands at once."""
@@ -140,6 +142,8 @@ class ExecWorker:
                 client = await self._connect(stack)
                 self._jobs = client.jobs(
                     plan.domain,
+                    ordered=plan.ordered,
+                    prefix=plan.prefix,
                     count=plan.jobs,
                     lease=to_duration(plan.lease_us),
                     wait=to_wait(plan.wait_us),

@@ -582,3 +582,17 @@ def test_usage_of_two_ways_at_once_is_an_error(listing: Cli) -> None:
     done = listing("list", "--prefix", "a", "--regex", "b")
     assert done.returncode == USAGE
     assert b"exclude each other" in done.stderr
+
+
+def test_next_of_several_domains_in_turns_in_order_and_by_prefix(cli: Cli) -> None:
+    for key in ("a:1:0:1", "b:1:0:1", "a:1:0:2", "b:1:0:2", "crawl/x:1:0:1", "other:1:0:1"):
+        assert cli("set", key, "v").returncode == 0
+    for key in (b"b:1:0:1", b"b:1:0:2"):
+        assert key in cli("next", "b", "a", "--ordered", "--delete").stdout
+    done = cli("next", "a", "b", "--count", "2", "--exec", "printenv", "FASTJOURNAL_KEY")
+    assert done.stdout.split() == [b"a:1:0:1", b"a:1:0:2"]
+    done = cli("next", "--prefix", "crawl/", "--exec", "printenv", "FASTJOURNAL_KEY")
+    assert done.stdout.split() == [b"crawl/x:1:0:1"]
+    assert cli("next", "a", "b").returncode == 75
+    for wrong in (("a", "--ordered"), ("a", "--prefix", "b")):
+        assert cli("next", *wrong).returncode == 2

@@ -656,3 +656,15 @@ def test_reply_that_came_while_the_program_did_not_run_is_read(backend: str) -> 
                     time.sleep(2.2)  # noqa: ASYNC251 - the stall
 
     anyio.run(main, backend=backend)
+
+
+def test_jobs_of_several_domains_or_a_prefix_are_worked_off_by_one_loop(
+    daemon: DaemonProcess,
+) -> None:
+    with SyncClient(daemon.address) as client:
+        for key in ("a:1:0:1", "a:1:0:2", "b:1:0:1", "c/d:1:0:1", "other:1:0:1"):
+            client.set(key, "v")
+        turns = [job.key for job in client.jobs(["b", "a"], wait=None)]
+        assert turns == [b"b:1:0:1", b"a:1:0:1", b"a:1:0:2"]
+        assert [job.key for job in client.jobs(prefix="c/", wait=None)] == [b"c/d:1:0:1"]
+        assert [pair.key for pair in client.peek(["other", "a"]).pairs] == [b"other:1:0:1"]

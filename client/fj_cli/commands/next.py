@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FOREVER = "forever"
 
+
+_Domains: TypeAlias = bytes | tuple[bytes, ...]
 
 WAIT = ParsedType("duration", lambda text: FOREVER_US if text == FOREVER else to_microseconds(text))
 """A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
@@ -80,7 +82,13 @@ it and keeps the reason ('fj-cli explain KEY').
 If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed
 attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
-@click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
+@click.argument(
+    "domains", metavar="[DOMAIN]...", type=NAME, nargs=-1, shell_complete=complete_domain
+)
+@click.option(
+    "--ordered", is_flag=True, help="Serve the first DOMAIN that has work; else in turns."
+)
+@click.option("--prefix", type=NAME, help="All domains whose names begin so, in turns.")
 @click.option(
     "--count",
     type=click.IntRange(1, PAIRS_MAX),
@@ -119,8 +127,8 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     help="From SIGTERM to SIGKILL for a CMD that is ended.",
 )
 @on_daemon
-def next_command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
-    """Lease what is due in DOMAIN, or in any domain in turns, and print it.
+def next_command(ctx: click.Context, /, domains: tuple[bytes, ...], **options: Any) -> int:
+    """Lease what is due in each DOMAIN, or in any domain, in turns, and print it.
 
     Exit code 75: nothing is due. An entry that is not completed ('fj-cli delete KEY --token TOKEN')
     comes back when its lease ends.
@@ -128,6 +136,11 @@ def next_command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
     With --exec this is a whole worker: it runs CMD for each entry, extends the lease while CMD
     runs, completes the entry when CMD exits 0, and else gives it back with a growing delay.
     """
+    domain: _Domains = domains if len(domains) > 1 else b"".join(domains)
+    if options["ordered"] and len(domains) < 2:
+        raise click.UsageError("--ordered needs several DOMAINs", ctx)
+    if options["prefix"] and domains:
+        raise click.UsageError("give DOMAINs or --prefix, not both", ctx)
     if not options["execute"]:
         _refuse_worker_options(ctx)
         return _print_next(ctx, domain, options)
@@ -168,10 +181,12 @@ def _program(ctx: click.Context, argv: list[str]) -> str:
         raise
 
 
-def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> int:
+def _print_next(ctx: click.Context, domain: _Domains, options: dict[str, Any]) -> int:
     with open_client(ctx) as client:
         jobs = client.next(
             domain,
+            ordered=options["ordered"],
+            prefix=options["prefix"],
             count=options["count"] or 1,
             lease=to_duration_or_none(options["lease"] or None),
             wait=to_wait(options["wait"]),
@@ -213,7 +228,7 @@ def _complete(client: SyncClient, leases: list[tuple[bytes, int]]) -> None:
             raise outcome
 
 
-def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str, Any]) -> int:
+def _work(ctx: click.Context, domain: _Domains, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
     from fj_cli.config import variables_of
@@ -228,6 +243,8 @@ def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str,
         credentials=credentials,
         daemon=variables_of(settings),
         domain=domain,
+        ordered=options["ordered"],
+        prefix=options["prefix"],
         command=CommandPlan(
             argv=[_program(ctx, argv), *argv[1:]],
             timeout_us=options["timeout"],
