@@ -15,7 +15,7 @@
 
 client, protocol, errors      clients; bytes of requests and replies; exceptions
 spool, cmdlog, disk           local files of requests; the command log; files for it
-foreign, spark                journals of other queues; data source, export and report
+foreign, spark, contrib       journals of other queues; export and report; Django
 keys, limits, options         parts of a key; defaults and bounds of all options
 clock, times, time_texts, numeric, printable   time, numbers and texts
 program, loglines, stderr_queue, http_server, sockets, private, build_info   parts of programs

@@ -1,0 +1,4 @@
+"""Management commands, where Django looks for them.
+
+commands   one module for each
+"""

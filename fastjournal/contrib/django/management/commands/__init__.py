@@ -1,0 +1,4 @@
+"""Management commands.
+
+fastjournal_worker   works off a queue
+"""
