@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from fastjournal.errors import (
 from fastjournal.keys import build_journal_key
 from fastjournal.spool import Spool
 from fastjournald.testing import FastjournalDaemon
+from tests.system.staging import ROOT
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 BACKENDS = ["trio", "asyncio"]
@@ -227,3 +229,53 @@ def test_mail(fastjournal_daemon, number):
         check=False,
     )
     assert "101 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_testing_daemon_plugin_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    """As an installed distribution says it, without an option of pytest."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = declared["project"]["entry-points"]["pytest11"]
+    information = tmp_path / "of_a_test-1.dist-info"
+    information.mkdir()
+    lines = ["[pytest11]", *(f"{name} = {module}" for name, module in found.items())]
+    (information / "entry_points.txt").write_text("\n".join(lines))
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: of_a_test\nVersion: 1\n")
+    (tmp_path / "test_users.py").write_text(
+        "def test_it(fastjournal_daemon):\n    fastjournal_daemon.advance(1)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_users.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_testing_daemon_serves_threads_and_enqueues_once_by_queue() -> None:
+    with FastjournalDaemon() as daemon:
+
+        def produce() -> None:
+            client = daemon.sync_client()
+            for number in range(50):
+                client.enqueue("mails", number, unique=str(number))
+
+        threads = [threading.Thread(target=produce) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done = sorted(job.decoded(int) for job in daemon.sync_client().jobs("mails", count=9))
+        assert done == list(range(50))
+
+
+def test_testing_daemon_delay_of_enqueue_is_by_its_clock() -> None:
+    with FastjournalDaemon(start=START) as daemon:
+        client = daemon.sync_client()
+        client.enqueue("mails", b"m", delay=timedelta(hours=1))
+        daemon.advance(3590)
+        assert values(client) == []
+        daemon.advance(11)
+        assert values(client) == [b"m"]
