@@ -98,6 +98,16 @@ async def test_deduplication_by_unique_within_a_queue_and_by_uri_over_all(
     assert [job.decoded() for job in await client.next("mails")] == ["y"]
 
 
+async def test_repr_names_the_daemon_and_the_job(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address, auth="a secret") as client:
+        assert repr(client) == f"SyncClient({daemon.address!r})"
+        key = client.enqueue("mails", "a value").key
+        for job in client.jobs("mails", wait=None):
+            assert repr(job) == f"<SyncJob {key!r}, attempts=0>"
+            job.complete()
+            assert repr(job) == f"<SyncJob {key!r}, attempts=0, ended>"
+
+
 async def test_enqueue_by_key_replaces_a_waiting_job_and_not_a_leased_one(
     client: AnyClient,
 ) -> None:

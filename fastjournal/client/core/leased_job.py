@@ -114,6 +114,10 @@ class LeasedJob(Decodable, HeldLease):
         """Its block was entered, so that only the end of the block completes it, not the loop."""
         self._options = options
 
+    def __repr__(self) -> str:
+        ended = ", ended" if self.finished else ""
+        return f"<{type(self).__name__} {self.key!r}, attempts={self.attempts}{ended}>"
+
     @property
     def key(self) -> bytes:
         """The journal key."""

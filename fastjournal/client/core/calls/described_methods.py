@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from fastjournal.client.core.address import Address
 from fastjournal.client.core.calls import daemon, data, scans, work
 from fastjournal.client.core.calls.base import Call, PagedCall
 from fastjournal.protocol import Request
@@ -34,6 +35,11 @@ _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 class ClientMethods(ABC):
     """Methods of either client, which inherits their text: ``await`` those of ``Client``."""
+
+    address: Address
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.address)!r})"
 
     @abstractmethod
     def connect(self) -> Any:
