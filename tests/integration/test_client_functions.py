@@ -103,9 +103,9 @@ async def test_repr_names_the_daemon_and_the_job(daemon: DaemonProcess) -> None:
         assert repr(client) == f"SyncClient({daemon.address!r})"
         key = client.enqueue("mails", "a value").key
         for job in client.jobs("mails", wait=None):
-            assert repr(job) == f"<SyncJob {key!r}, attempts=0>"
+            assert repr(job) == f"<SyncJob {key!r} attempts=0>"
             job.complete()
-            assert repr(job) == f"<SyncJob {key!r}, attempts=0, ended>"
+            assert repr(job) == f"<SyncJob {key!r} attempts=0 ended>"
 
 
 async def test_enqueue_by_key_replaces_a_waiting_job_and_not_a_leased_one(

@@ -423,3 +423,10 @@ def test_address_in_another_form_is_refused_with_an_example(text: str) -> None:
         parse_address(text)
     assert caught.value.code == "bad-address"
     assert "HOST:PORT" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", "localhost", "tls://db.example"])
+def test_address_without_its_port_is_shown_with_one(text: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse_address(text)
+    assert str(caught.value) == f"{text!r} is no address: write HOST:PORT (as in {text}:9923)"

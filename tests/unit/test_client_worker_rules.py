@@ -18,7 +18,7 @@ from fastjournal.client.core.leased_job import LeasedJob
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.core.poll_loop import PollLoop
-from fastjournal.client.core.results import Entry, RenewedLease, Written
+from fastjournal.client.core.results import Entry, RenewedLease, WriteOutcome, Written
 from fastjournal.client.core.retry_policy import Backoff, Reconnect, rule_of
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
@@ -37,7 +37,7 @@ from fastjournal.limits import (
     REASON_BYTES_MAX,
 )
 from fastjournal.numeric import exponential_backoff
-from fastjournal.protocol import Function, Reply, Request, encode_reply
+from fastjournal.protocol import Function, Meta, Reply, Request, encode_reply
 
 PATIENCE_S = 300.0
 PLAN = Reconnect(first_pause=0.1, longest_pause=5, patience=PATIENCE_S)
@@ -175,6 +175,16 @@ def test_completion_that_is_repeated_and_refused_by_its_token_is_no_success() ->
 
 
 # --- the lease ---------------------------------------------------------------------------------
+
+
+def test_repr_of_a_job_has_its_key_and_neither_token_nor_value() -> None:
+    entry = Entry(b"mails:128:0:x", b"", 1, b"secret", None, 712345)
+    text = repr(LeasedJob(entry, options(lease=60), 1000.0))
+    assert text == "<LeasedJob b'mails:128:0:x'>"
+    entry = Entry(b"mails:128:0:x", b"", 1, b"secret", Meta(attempts=3), 712345)
+    assert repr(LeasedJob(entry, options(lease=60), 1000.0)) == (
+        "<LeasedJob b'mails:128:0:x' attempts=3>"
+    )
 
 
 @pytest.mark.parametrize("ahead_us", [-(10**12), 0, 10**12])
@@ -332,7 +342,8 @@ def test_repeat_that_finds_its_work_done_is_a_success(call: calls.Call[object], 
     reply = Reply(error=code)
     with pytest.raises(RefusedError):
         call.result(reply)
-    assert call.result(reply, repeated=True) in (None, Written(7, b"k"))
+    outcome = WriteOutcome.KEPT if code == "stale" else None
+    assert call.result(reply, repeated=True) in (None, Written(7, b"k", outcome))
 
 
 def test_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:

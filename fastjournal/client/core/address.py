@@ -6,7 +6,9 @@ from typing import NamedTuple, TypeAlias
 
 from fastjournal.errors import BadRequestError
 
-DEFAULT_ADDRESS = "127.0.0.1:9923"
+_PORT = 9923
+"""The daemon's, unless it was told another one."""
+DEFAULT_ADDRESS = f"127.0.0.1:{_PORT}"
 _LABEL_CHARACTERS_MAX = 63
 _TLS = "tls://"
 _HINT = "write HOST:PORT, [::1]:PORT, tls://HOST:PORT or unix:PATH"
@@ -53,6 +55,12 @@ def parse_address(text: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
+    if not colon and _is_host(port):
+        raise BadRequestError(
+            f"{text!r} is no address: write HOST:PORT",
+            code="bad-address",
+            hint=f"as in {text}:{_PORT}",
+        )
     malformed = (":" in host) != bracketed or "[" in host or "]" in host
     if not colon or malformed or not (bracketed or _is_host(host)):
         raise BadRequestError(f"{text!r} is no address", code="bad-address", hint=_HINT)

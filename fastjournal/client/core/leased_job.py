@@ -115,8 +115,11 @@ class LeasedJob(Decodable, HeldLease):
         self._options = options
 
     def __repr__(self) -> str:
-        ended = ", ended" if self.finished else ""
-        return f"<{type(self).__name__} {self.key!r}, attempts={self.attempts}{ended}>"
+        """Key and failed attempts: what a log line needs, never the token or the value."""
+        meta = self.entry.meta
+        attempts = "" if meta is None else f" attempts={meta.attempts}"
+        ended = " ended" if self.finished else ""
+        return f"<{type(self).__name__} {self.key!r}{attempts}{ended}>"
 
     @property
     def key(self) -> bytes:
