@@ -6,7 +6,7 @@ from collections import Counter
 
 from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournald.engine.store import EntryCounts, Store
-from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.domain import NEVER, Domain, SortedTurns
 from fastjournald.tables.entry import NOTHING, Entry, EntryState
 from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.leases import LeaseTable
@@ -134,6 +134,9 @@ def _check_places(scheduler: Scheduler) -> None:
     """Held domains are in their own table, with the instant at which they have work again."""
     pauses, held = scheduler.pauses, scheduler.round_robin.held
     assert pauses.first_end() == min(((until, name) for name, until in pauses), default=None)
+    turns = scheduler.round_robin.turns
+    if isinstance(turns, SortedTurns):
+        assert list(turns.names) == sorted(turns)
     due = []
     for name, domain in scheduler.domains.items():
         assert domain.held == domain.must_wait()
