@@ -14,7 +14,7 @@ import pytest
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
 from fastjournal.client.core.calls.base import key_bytes
-from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, Written
+from fastjournal.client.core.results import Change, ChangeKind, Entry, Jobs, WriteOutcome, Written
 from fastjournal.client.core.stats import DaemonStats, DomainStats
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.keys import parse_journal_key
@@ -175,7 +175,11 @@ def test_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
 
 
 def test_set_returns_the_timestamp_that_repeats_it() -> None:
-    assert calls.set_("k", timestamp_us=77).result(Reply()) == Written(77, b"k")
+    call = calls.set_("k", timestamp_us=77)
+    assert call.result(Reply()) == Written(77, b"k", WriteOutcome.NEW)
+    assert call.result(Reply(ttl=1)).outcome == "replaced"
+    assert call.result(Reply(ttl=0)).outcome == "kept"
+    assert call.result(Reply(error="stale"), repeated=True).outcome == "kept"
     assert Written(LATER_US).timestamp == LATER
 
 
