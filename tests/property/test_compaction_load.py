@@ -38,7 +38,9 @@ class Load:
     """
 
     def __init__(self, **options: int) -> None:
-        self.log = CompactedLog(**{"cmdlog_seg_size": SEGMENT_BYTES, **options})
+        # jobs fail without end: none is a dead letter
+        always = {"cmdlog_seg_size": SEGMENT_BYTES, "max_attempts": 0}
+        self.log = CompactedLog(**{**always, **options})
         self.draw = random.Random(1)
         self.number = 0
         self.kept: list[bytes] = []

@@ -29,7 +29,7 @@ from tests.property.live_indexes import TakenIndex
 from tests.property.random_sessions import RESTART, Choices, draw_session
 from tests.property.subject import SECOND, START
 
-SESSIONS = int(os.environ.get("FASTJOURNAL_LIVE_INDEXES", "400"))
+SESSIONS = int(os.environ.get("FASTJOURNAL_LIVE_INDEXES", "1200"))
 PARTS = 8
 REQUESTS = 240
 FUNCTIONS = (

@@ -33,7 +33,7 @@ class Told:
     """A log, and the events of what was appended since the last look."""
 
     def __init__(self) -> None:
-        self.log = CompactedLog(cmdlog_seg_size=1 << 20)
+        self.log = CompactedLog(cmdlog_seg_size=1 << 20, max_attempts=0)
 
     def set(self, *numbers: int, **how: Any) -> None:
         for number in numbers:

@@ -180,7 +180,8 @@ def test_value_of_some_objects_is_written_as_another_type(
 @pytest.mark.parametrize(
     ("obj", "wanted"),
     [
-        ([], None), ("\ud800", None), ("\ud800", ValueType.BUFFER), (2**63, None),
+        ({1, 2}, None), ([{}], ValueType.INTEGER), ({"x": float("nan")}, None),
+        ([object()], None), ("\ud800", None), ("\ud800", ValueType.BUFFER), (2**63, None),
         (-(2**63) - 1, None), (10**400, ValueType.FLOAT), (b"\xff", ValueType.STRING),
         (b"", ValueType.VOID), (None, ValueType.BUFFER), ("1", ValueType.INTEGER),
         (1.0, ValueType.INTEGER), (True, ValueType.INTEGER), (True, ValueType.FLOAT),
