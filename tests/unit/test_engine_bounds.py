@@ -9,6 +9,7 @@ import pytest
 
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import (
+    CYCLES_MAX,
     INTERVAL_BYTES,
     KICK_BYTES_MAX,
     LIMIT_BYTES,
@@ -19,6 +20,7 @@ from fastjournal.limits import (
 from fastjournal.protocol import Flag, Function, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query, ValueType
 from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
+from fastjournald.engine.next_options import Cycles, NextOptions
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES
 from fastjournald.tables.key_table import Tombstones
 from tests.property.compacted_log import CompactedLog
@@ -457,3 +459,13 @@ def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
         engine.notifications.match()
     assert engine.subscriptions.notifications_bytes <= 10 * 1300
     engine.check()
+
+
+def test_turns_of_the_least_recently_used_list_are_forgotten() -> None:
+    cycles = Cycles()
+    options = [NextOptions(prefix=b"p%d" % number) for number in range(CYCLES_MAX + 1)]
+    for given in options[:-1]:
+        cycles.note(given, b"x")
+    cycles.note(options[0], b"y")
+    cycles.note(options[-1], b"x")
+    assert [cycles.last(given) for given in options[:3]] == [b"y", b"", b"x"]
