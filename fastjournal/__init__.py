@@ -15,11 +15,14 @@
 
 client, protocol, errors      clients; bytes of requests and replies; exceptions
 spool, cmdlog, disk           local files of requests; the command log; files for it
+remote                        the command log in an object store
+tasks                         functions that a worker program calls
 foreign, spark, contrib       journals of other queues; export and report; Django
-keys, limits, options         parts of a key; defaults and bounds of all options
+keys, limits, options, entry_points   parts of a key; bounds of all options; begin of programs
 clock, times, time_texts, numeric, printable   time, numbers and texts
 program, loglines, stderr_queue, http_server, sockets, private, build_info   parts of programs
-eviction_queue, versioned_json, testing        a queue, files of JSON; fakes for tests
+eviction_queue, versioned_json, file_sync, testing   a queue, files of JSON, sync; fakes
+_native   functions in C for the plain part of requests
 
 Importing this package loads none of its parts; each is loaded when it is first named.
 """
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
         CannotConnectError,
         ConfigError,
         FastjournalError,
+        FencedError,
+        ForeignRemoteLogError,
         JavaMissingError,
         LeaseLostError,
         LockLostError,
@@ -71,10 +76,14 @@ if TYPE_CHECKING:
         LogLockedError,
         ProtocolError,
         RefusedError,
+        RemoteLogCorruptError,
+        RemoteLogError,
         SpoolError,
         SpoolFailedError,
         SpoolFullError,
         SpoolLockedError,
+        StoreRefusedError,
+        StoreUnavailableError,
     )
     from fastjournal.keys import JournalKey, build_journal_key, domain_of, parse_journal_key
     from fastjournal.protocol import Meta, State, ValueType
@@ -97,6 +106,8 @@ __all__ = [
     "EntryStats",
     "FailedAttempt",
     "FastjournalError",
+    "FencedError",
+    "ForeignRemoteLogError",
     "Instant",
     "JavaMissingError",
     "Job",
@@ -116,12 +127,16 @@ __all__ = [
     "ProtocolError",
     "Reconnect",
     "RefusedError",
+    "RemoteLogCorruptError",
+    "RemoteLogError",
     "Spool",
     "SpoolError",
     "SpoolFailedError",
     "SpoolFullError",
     "SpoolLockedError",
     "State",
+    "StoreRefusedError",
+    "StoreUnavailableError",
     "SyncClient",
     "SyncJob",
     "SyncJobLoop",

@@ -1,4 +1,4 @@
-"""Build information: version, commit and Python, for ``--version`` and metrics."""
+"""Build information: version, commit, Python, native leaves, for ``--version`` and metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 from typing import NamedTuple
+
+from fastjournal import _native
 
 PACKAGE = Path(__file__).parent
 COMMIT_NAME = "commit.txt"
@@ -24,15 +26,24 @@ class BuildInfo(NamedTuple):
     commit: str
     """Twelve digits, and ``-dirty`` where files of a checkout differ; else ``unknown``."""
     python: str
+    native: str
+    """``on``: the native leaves run; else ``off``, ``not-built`` or ``mismatch``."""
 
     def __str__(self) -> str:
-        return f"{self.version} (commit {self.commit}, Python {self.python})"
+        native = self.native
+        if native == _native.Status.MISMATCH:
+            native = f"{native}: {_native.reason}"
+        return (
+            f"{self.version} (commit {self.commit}, Python {self.python}, native leaves {native})"
+        )
 
 
 @cache
 def build_info() -> BuildInfo:
     """Return what runs here; a checkout is asked once."""
-    return BuildInfo(version("fastjournal"), _commit(PACKAGE), python_version())
+    return BuildInfo(
+        version("fastjournal"), _commit(PACKAGE), python_version(), str(_native.status)
+    )
 
 
 def _commit(package: Path) -> str:

@@ -9,6 +9,12 @@
      |- CannotConnectError    nobody listens, or the connection was lost before an answer
      |- LogError              the command log: LogCorruptError, LogLockedError, LogFailedError
      |- SpoolError            the local spool: SpoolFullError, SpoolFailedError, SpoolLockedError
+     |- RemoteLogError        the log in an object store
+     |   |- StoreUnavailableError  a request failed, perhaps after the store carried it out
+     |   |- StoreRefusedError      the store: credentials, bucket, or what it does not promise
+     |   |- RemoteLogCorruptError  an object is damaged, or missing
+     |   |- ForeignRemoteLogError  an object of another log, or of another writer
+     |   '- FencedError            another node has taken over
      |- ConfigError           an option or a configuration file
      '- JavaMissingError      Spark needs Java, and there is none
 
@@ -49,7 +55,7 @@ class FastjournalError(Exception):
     key: bytes | None = None
     """Key, or domain, of the request that failed; None: it was about none, or several."""
     address: str | None = None
-    """Address of the daemon, where one was asked."""
+    """Address of the daemon, where one was asked; all of a list, where none answered."""
 
     def __init__(
         self,
@@ -74,7 +80,7 @@ class FastjournalError(Exception):
             where = self.path if self.offset is None else f"{self.path} at offset {self.offset}"
             text = f"{where}: {text}"
         about = [] if not self.key else [f"key {self.key.decode('utf-8', 'backslashreplace')!r}"]
-        if self.address is not None and self.address not in text:
+        if self.address is not None and any(a not in text for a in self.address.split(",")):
             about.append(f"daemon {self.address}")
         notes = [note for note in (", ".join(about), self.hint) if note]
         return f"{text} ({'; '.join(notes)})" if notes else text
@@ -175,6 +181,43 @@ class SpoolLockedError(SpoolError):
     """Another forwarder holds the spool."""
 
     code = "spool-locked"
+
+
+class RemoteLogError(FastjournalError):
+    """Error of the remote log, which is in an object store; ``path`` is the name of an object."""
+
+    code = "remote-log"
+
+
+class StoreUnavailableError(RemoteLogError):
+    """A request to the object store failed or timed out; the store may have carried it out."""
+
+    code = "store-unavailable"
+    maybe_done = True
+
+
+class StoreRefusedError(RemoteLogError):
+    """The object store refuses this user, or does not do what a remote log needs of it."""
+
+    code = "store-refused"
+
+
+class RemoteLogCorruptError(RemoteLogError):
+    """An object of the remote log is damaged or missing; nothing was changed."""
+
+    code = "remote-log-corrupt"
+
+
+class ForeignRemoteLogError(RemoteLogError):
+    """An object belongs to another log, or a writer without this epoch has written it."""
+
+    code = "remote-log-foreign"
+
+
+class FencedError(RemoteLogError):
+    """Another node has taken over: this writer acknowledges nothing more."""
+
+    code = "fenced"
 
 
 class ConfigError(FastjournalError):

@@ -29,6 +29,8 @@ from fastjournal import limits
 from fastjournal.eviction_queue import EvictionQueue
 from fastjournal.loglines import LogEvent, Sentence
 from fastjournal.printable import safe_text
+from fastjournal.protocol import ErrorCode, Reply, encode_reply
+from fastjournal.protocol.constants import REQUEST_MAGIC
 from fastjournal.sockets import linger, socket_address
 
 LOG = logging.getLogger("fastjournal.http")
@@ -38,7 +40,8 @@ TEXT = "text/plain; charset=utf-8"
 SAFE_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    # with no-referrer a browser does not name its origin, not even where it is this server
+    (b"referrer-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
     # no script, no other origin, no frame; the style is in the page
@@ -52,6 +55,16 @@ SAFE_HEADERS = (
 
 LINGER_BYTES_MAX = 1024 * 1024
 """Bytes that it discards at most: to read them takes time of the event loop."""
+
+_NO_HTTP = REQUEST_MAGIC + b"\0"
+"""Begin of a request of a client of the daemon, which no request of HTTP has."""
+_OTHER_PORT = encode_reply(
+    Reply(
+        error=f"{ErrorCode.BAD_REQUEST} this is a port of HTTP (--http): connect to an address of"
+        " --listen of fastjournald, by default 127.0.0.1:9923"
+    )
+)
+"""Ends the connection of such a client, which otherwise would try again and again."""
 
 RECEIVE_BYTES = 16 * 1024
 """Bytes of one read: they are parsed in one turn of the event loop."""
@@ -76,6 +89,10 @@ class HttpRequest(NamedTuple):
     """Path as it was sent, without the query."""
     query: bytes = b""
     body: bytes = b""
+    is_encrypted: bool = False
+    """Whether it came by TLS."""
+    is_certified: bool = False
+    """Whether the client has shown a certificate of an authority that the TLS context knows."""
 
 
 class HttpResponse(NamedTuple):
@@ -125,7 +142,8 @@ class HttpServer:
         """Scope of each connection; those that asked longest ago come first."""
         self._origin_of = origin_of
         self._connections_max = connections_max
-        self._tls = tls
+        self.tls = tls
+        """Context of connections from now on."""
 
     @property
     def connections(self) -> int:
@@ -151,7 +169,7 @@ class HttpServer:
         clients.add(origin, client)
         try:
             with client, suppress(trio.BrokenResourceError):
-                connection = _Connection(await self._encrypted(stream), peer_of(stream))
+                connection = _Connection(*await self._encrypted(stream), peer_of(stream))
                 await connection.serve(self._find, on_request)
                 await stream.send_eof()
                 await linger(stream, RECEIVE_BYTES, LINGER_BYTES_MAX)
@@ -159,20 +177,22 @@ class HttpServer:
             clients.discard(origin, client)
             await trio.aclose_forcefully(stream)
 
-    async def _encrypted(self, stream: trio.SocketStream) -> trio.abc.Stream:
-        if self._tls is None:
-            return stream
-        encrypted = trio.SSLStream(stream, self._tls, server_side=True, https_compatible=True)
+    async def _encrypted(self, stream: trio.SocketStream) -> tuple[trio.abc.Stream, bool]:
+        """Return the stream of requests, and whether the client has shown a certificate."""
+        if self.tls is None:
+            return stream, False
+        encrypted = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
         with _time_to_send():
             await encrypted.do_handshake()
-        return encrypted
+        return encrypted, encrypted.getpeercert(binary_form=True) is not None
 
 
 class _Connection:
     """Requests of one client, one after the other."""
 
-    def __init__(self, stream: trio.abc.Stream, peer: str) -> None:
+    def __init__(self, stream: trio.abc.Stream, is_certified: bool, peer: str) -> None:
         self._stream = stream
+        self._is_certified = is_certified
         self._peer = peer
         self._http = h11.Connection(
             h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX
@@ -228,6 +248,8 @@ class _Connection:
             method,
             path.decode("ascii", "replace"),
             query,
+            is_encrypted=isinstance(self._stream, trio.SSLStream),
+            is_certified=self._is_certified,
         )
         route = find(request.path)
         length = request.headers.get(b"content-length")
@@ -262,7 +284,13 @@ class _Connection:
             event = http.next_event()
             if isinstance(event, h11.Event):
                 return event
-            http.receive_data(bytes(await self._stream.receive_some(RECEIVE_BYTES)))
+            data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            if data.startswith(_NO_HTTP) and http.their_state is h11.IDLE:
+                with _time_to_send():
+                    await self._stream.send_all(_OTHER_PORT)
+                http.send_failed()  # nothing more is sent
+                raise h11.RemoteProtocolError("a client of the daemon's own protocol")
+            http.receive_data(data)
 
     async def _body(self, length: bytes | None, bytes_max: int) -> bytes:
         """Return the body of the request.

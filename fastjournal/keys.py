@@ -149,21 +149,26 @@ def journal_key_of(
         BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
         TypeError: A value is of another type.
     """
-    domain = encode_text("domain", domain)
+    domain = _checked_domain(domain)
     id = encode_text("id", id)
-    if not domain or b":" in domain:
-        shown = domain.decode(errors="backslashreplace")
-        raise BadRequestError(
-            f"domain {shown!r} is empty or holds ':'",
-            code="bad-key",
-            hint="write a colon as %3A, as domain_of does",
-        )
     priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
     not_before_us = check_integer("not_before_us", not_before_us, 0, INSTANT_MAX, "bad-key")
     key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
     if len(key) > KEY_BYTES_MAX:
         raise BadRequestError(f"key has {len(key)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
     return key
+
+
+def _checked_domain(domain: str | bytes) -> bytes:
+    data = encode_text("domain", domain)
+    if not data or b":" in data:
+        shown = data.decode(errors="backslashreplace")
+        raise BadRequestError(
+            f"domain {shown!r} is empty or holds ':'",
+            code="bad-key",
+            hint="write a colon as %3A, as domain_of does",
+        )
+    return data
 
 
 @cache
@@ -220,27 +225,42 @@ _UNIQUE = b"unique:"
 def unique_uri(domain: str | bytes, value: str | bytes) -> bytes:
     """Return the reserved URI of a value that is unique within its domain.
 
+    ``split_unique`` gives both back: a domain holds no ``:``, a value may.
+
     Raises:
-        BadRequestError: ``bad-key``: the value is empty, or the URI has over 4,096 bytes.
+        BadRequestError: ``bad-key``: the domain is none, the value is empty, or the URI has over
+            4,096 bytes.
         TypeError: A part is neither text nor bytes.
     """
     data = encode_text("unique", value)
-    uri = b"%b%b:%b" % (_UNIQUE, encode_text("domain", domain), data)
+    uri = b"%b%b:%b" % (_UNIQUE, _checked_domain(domain), data)
     if not data or len(uri) > KEY_BYTES_MAX:
+        most = KEY_BYTES_MAX - len(uri) + len(data)
         raise BadRequestError(
-            f"unique has {len(data)} bytes, not 1 to {KEY_BYTES_MAX - len(uri) + len(data)}",
+            f"unique has {len(data)} bytes, not 1 to {most}, beside the name of its queue",
             code="bad-key",
-            hint="give the hash of a long value",
+            hint="give the hash of a long value" if most > 0 else "give the queue a shorter name",
         )
     return uri
 
 
 def split_unique(uri: bytes) -> tuple[bytes, bytes] | None:
-    """Return the domain and the value of such a URI; None: it is another one."""
+    """Return the domain and the value of such a URI; None: it is a URI of a resource."""
     if not uri.startswith(_UNIQUE):
         return None
     domain, _, value = uri.removeprefix(_UNIQUE).partition(b":")
     return (domain, value) if domain and value else None
+
+
+def unique_of(key: bytes, second_key: bytes | None) -> bytes | None:
+    """Return the value of a job that is unique within its queue; None: it has none.
+
+    A job that was renamed into another queue has none: its second key is shown as it is.
+    """
+    if not second_key or not second_key.startswith(_UNIQUE):
+        return None
+    parts, own = split_unique(second_key), split_journal_key(key)
+    return parts[1] if parts is not None and own is not None and parts[0] == own[0] else None
 
 
 def resource_uri(uri: str | bytes) -> bytes:
@@ -263,6 +283,33 @@ def resource_uri(uri: str | bytes) -> bytes:
     return data
 
 
+def second_key_of(key: bytes | None, uri: str | bytes) -> bytes:
+    """Return the second key of a SET under a whole key: a URI, or a plain further key.
+
+    Args:
+        key: The key; None: it is to be built of the URI.
+        uri: It may have the reserved form of a value that is unique within the domain of the key.
+
+    Raises:
+        BadRequestError: ``bad-key``: it begins with ``unique:`` and has another form, or names
+            another domain.
+        TypeError: It is neither text nor bytes.
+    """
+    data = encode_text("key", uri)
+    if data.startswith(_UNIQUE):
+        parts = None if key is None else split_journal_key(key)
+        unique = split_unique(data)
+        if parts is None or unique is None or unique[0] != parts[0]:
+            queue = "<queue>" if parts is None else parts[0].decode(errors="backslashreplace")
+            raise BadRequestError(
+                f"{data.decode(errors='backslashreplace')!r}: URIs that begin with 'unique:' are"
+                f" reserved for jobs: unique:{queue}:<value>",
+                code="bad-key",
+                hint="enqueue(queue, unique=...) builds it",
+            )
+    return data
+
+
 def deduplication_key(
     domain: str | bytes, uri: str | bytes | None, unique: str | bytes | None
 ) -> bytes | None:
@@ -280,6 +327,22 @@ def deduplication_key(
             hint="uri is unique over all queues, unique within its own",
         )
     return unique_uri(domain, unique)
+
+
+KEY_EXCLUDES = "key excludes queue, priority, delay, not_before and id: they are parts of it"
+
+
+def queue_of(queue: str | bytes | None, domain: str | bytes | None) -> str | bytes | None:
+    """Return the queue by either of its names.
+
+    Raises:
+        BadRequestError: Both are given.
+    """
+    if queue is None:
+        return domain
+    if domain is not None:
+        raise BadRequestError("queue and domain are two names of one argument", hint="give one")
+    return queue
 
 
 def job_key(key: str | bytes) -> tuple[bytes, bytes]:
@@ -334,6 +397,20 @@ def domain_of(uri: str | bytes) -> str:
             f"{host!r} is no host name", code="bad-key", hint=f"{_ALLOWED}; or {_HINT}"
         )
     return (host if port is None else f"{host}:{port}").replace(":", "%3A")
+
+
+_SHOWN = re.compile(rb"([0-9A-Za-z_.-]+):([0-9]{1,5})")
+_ENCODED = re.compile(rb"([0-9A-Za-z_.-]+)%3A([0-9]{1,5})")
+
+
+def shown_domain(domain: bytes) -> bytes:
+    """Return a domain as people write it: that of a host with a port, ``example.org:8080``."""
+    return _ENCODED.sub(rb"\1:\2", domain) if _ENCODED.fullmatch(domain) else domain
+
+
+def typed_domain(text: bytes) -> bytes:
+    """Return the domain that people mean: the reverse of ``shown_domain``."""
+    return text.replace(b":", b"%3A") if _SHOWN.fullmatch(text) else text
 
 
 def _is_ipv6(host: str) -> bool:

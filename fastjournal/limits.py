@@ -65,6 +65,13 @@ bounds short delays only; a longer delay is kept."""
 REPLACED_PAIRS_MAX = 100
 """Pairs of domains for which jobs that gave way to another domain are counted apart."""
 
+TAKEN_URIS_BYTES_MAX = 1024 * 1024
+"""Memory of the latest jobs that gave way to another domain, to explain where they are: some 2,000
+with keys of a usual length."""
+
+TAKEN_URI_BYTES = 400
+"""Memory of one of them, without keys and URI."""
+
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
 """Default of default-lease: a day, for work of unknown length."""
 
@@ -168,6 +175,14 @@ PAUSED_BYTES_MAX = 64 * 1024 * 1024
 PAUSE_BYTES = 540
 """Memory of a paused domain without its name."""
 
+PAUSE_RESERVE_BYTES = 16 * 1024
+"""Records of pauses that a read-only daemon takes until it is writable again: an operator stops the
+work in an incident, and nobody fills the reserve of the disk by it. A small part of the least one.
+"""
+
+PAUSE_RECORD_BYTES = 96
+"""Record of a pause without the name of its domain, at least."""
+
 RETRY_DELAY_US = 1_000_000
 """Delay after the first failed attempt of an entry, unless the worker names another."""
 
@@ -220,8 +235,17 @@ LIMIT_BYTES = 540
 WORKERS_MAX = 100
 """Workers in the reply to a STATS with META: 15 kB, and more than a screen shows."""
 
+WORKER_DOMAINS_MAX = 20
+"""Domains that STATS names of those for which a worker waits."""
+
 WORKER_ROW_WORK = 10
 """Work per worker, in microseconds."""
+
+BUSY_WORKERS_LOOKS_MAX = 1000
+"""Workers with leases that STATS of a domain or an entry looks at, to see whether they serve it."""
+
+BUSY_WORKERS_A_UNIT = 4
+"""Of these in a microsecond."""
 
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
@@ -270,6 +294,13 @@ SCAN_HELD_BYTES_MAX = 16 * 1024
 SCAN_PAGE_WORK = 50_000
 """Work after which a scan ends its page if others wait: so large pages of range scans take few
 turns."""
+
+SCAN_SHARED_PAGE_WORK = 10_000
+"""Work after which a scan ends its page if other clients work meanwhile: some 10 ms of its own, and
+their turns."""
+
+SCAN_OTHERS_WORK = 1_000
+"""Work of others from which a scan counts as beside them."""
 
 MERGED_KEYS = 200
 """Keys that are merged into the key index in one pass, up to 5 us each."""
@@ -471,6 +502,9 @@ some are notified twice."""
 
 # --- daemon: access tokens and TLS ---------------------------------------------------------------
 
+CLIENT_NAME_BYTES_MAX = 100
+"""Name that a client gives itself, for people: more is cut off."""
+
 AUTH_TOKEN_BYTES_MAX = 1024
 """Bytes of an access token: far more than a random one needs, and cheap to hash."""
 
@@ -527,6 +561,9 @@ STDERR_LINE_OVERHEAD = 150
 STDERR_SECONDS_MAX = 1.0
 """Time to write the last log lines at the end of a process; after it they are dropped."""
 
+COUNTED_DOMAINS_MAX = 1_000
+"""Domains whose completed and failed jobs are counted apart since the start; 2 KiB for each."""
+
 METRICS_DOMAINS_MAX = 20
 """Domains with metrics of their own: each is a time series in a database."""
 
@@ -538,6 +575,37 @@ PAGE_ENTRIES_MAX = 100
 
 PAGE_LOOKS_MAX = 1000
 """Keys of the index that a search of the page examines, with keys of deleted entries."""
+
+PAGE_UNSERVED_SECONDS = 60
+"""Time for which an entry is due without a worker until the page marks its domain."""
+
+PAGE_WALK_MAX = 200_000
+"""Entries of one kind that the page looks at for groups, orders and filters, in slices: 0.7 s
+where half of them have errors of their own."""
+
+PAGE_GROUPS_MAX = 1000
+"""Groups of errors that the page tells apart."""
+
+PAGE_RATE_MINUTES = 60
+"""Minutes of which the page has rates."""
+
+PAGE_RATE_DOMAINS_MAX = 20
+"""Domains of which the page has rates, each in 20 kB: those where most happens."""
+
+PAGE_ACTION_ENTRIES_MAX = 10_000
+"""Entries that one confirmed action of the page changes; the rest is confirmed anew."""
+
+PAGE_FORM_BYTES_MAX = 16 * 1024
+"""Bytes of a form of the page: a reason, all of it escaped, or an access token."""
+
+PAGE_SESSIONS_MAX = 100
+"""Browsers that are logged in to the page; for one more, the one seen longest ago is logged out."""
+
+PAGE_SESSION_IDLE_SECONDS = 3600.0
+"""Time without a request after which a browser is logged out."""
+
+PAGE_SESSION_SECONDS = 12 * 3600.0
+"""Time after which a browser is logged out in any case."""
 
 PAGE_TEXT_MAX = 160
 """Characters of a key, a URI or a reason in a table of the page; longer ones are cut."""
@@ -552,6 +620,23 @@ MIN_FREE_BYTES = 64 * 1024 * 1024
 FREE_INODES_MIN = 64
 """With fewer free inodes the file system of the log counts as full: requests of workers that finish
 need new segments, and compaction needs files beside these."""
+
+# --- daemon: remote log --------------------------------------------------------------------------
+
+REMOTE_LAG_BYTES_MAX = 64 * 1024 * 1024
+"""Default of remote-lag-bytes-max: what a burned machine may lose with async, a segment."""
+
+REMOTE_POLL_MS = 500
+"""Default of remote-poll: two requests a second of a standby, a small part of takeover-after."""
+
+TAKEOVER_AFTER_S = 15
+"""Default of takeover-after: three beats of an idle primary."""
+
+BEAT_US_MAX = 5_000_000
+"""Longest time between two chunks of an idle primary; shorter where takeover-after is."""
+
+REMOTE_KEEP_S = 7 * 24 * 3600
+"""Default of remote-keep: a mistake of Friday is undone on Monday."""
 
 # --- daemon: units of work -----------------------------------------------------------------------
 
@@ -575,11 +660,21 @@ JOIN_WORK = 25
 ENTRY_WORK = 10
 """Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""
 
+RUN_OUT_WORK = 12
+"""Work of a lease that runs out: its entry is delayed or buried, and counted."""
+
+COUNTED_DOMAIN_WORK = 3
+"""Work of a domain whose jobs are counted apart from now on, and of one that is in a sum of all."""
+
 HOLD_WORK = 5
 """Additional work of a delivery if domains have limits: the domain may be held."""
 
 DOMAIN_WORK = 2
 """Work of a domain that is examined for waiting requests."""
+
+NAMES_SORTED_A_UNIT = 2
+"""Domains whose names are put into the index of prefixes in a microsecond, at the first NEXT with a
+prefix."""
 
 COMPILE_WORK = 100
 """Work of compiling a regular expression, without its bytes."""
@@ -687,6 +782,15 @@ max-reply."""
 SOCKET_WAIT_S_MAX = 1_000_000.0
 """Seconds of one wait for a socket: poll() takes 24.8 days at most, so longer waits are several."""
 
+CLIENT_PATIENCE_S = 30.0
+"""Default patience of a client with lost connections."""
+
+CLIENT_PATIENCE_FAILOVER_S = 60.0
+"""The same with several addresses: a standby takes over after 15 s of silence, and then starts."""
+
+CLIENT_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Socket options, by name: a client that waits for work notices a lost machine after 30 s."""
+
 CONNECT_TRY_S_MIN = 1.0
 """Minimum seconds of an attempt to connect, so that it can succeed."""
 
@@ -726,11 +830,8 @@ traffic."""
 LEASE_RENEWAL_PAUSE_S_MIN = 0.1
 """Pause before a failed lease renewal is retried, just before the lease ends."""
 
-JOB_LEASE_S = 60.0
-"""Default lease of a job with lease renewal: the time after which a killed worker is detected."""
-
-SYNC_JOB_LEASE_S = 600.0
-"""Default lease of a job without lease renewal: longer than most work takes."""
+JOB_LEASE_S = 300.0
+"""Default lease of clients, which job loops renew: by then a killed worker is detected."""
 
 JOB_LEASE_US_MIN = 1_000_000
 """Shortest lease with lease renewal, which is sent three times per lease: a shorter one ends before
@@ -740,8 +841,8 @@ CLIENT_LAST_WORDS_S = 5.0
 """Seconds for a cancelled task, or a closed client, to release its leases."""
 
 CLIENT_SNAPSHOT_S = 3600.0
-"""Seconds that a SNAPSHOT may take beyond the usual silence: it may remove many large files of old
-snapshots, and later requests of its connection are answered after it."""
+"""Seconds that SNAPSHOT and REMOTE may take beyond the usual silence: they remove many large files,
+or upload the log, and later requests of their connection are answered after them."""
 
 SCAN_PAGE_ENTRIES = 1000
 """Entries that the iterators over ranges request at a time: a round trip costs little for each, and

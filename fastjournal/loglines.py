@@ -1,4 +1,4 @@
-"""Log lines of the programs: one event is one line of text or JSON, and harms no terminal.
+"""Log lines of all programs: one event is one line of text or JSON, and harms no terminal.
 
     text  2026-11-20 12:00:00,000 WARNING event=slow-reader connections=1
     JSON  {"time": "2026-11-20T12:00:00.000Z", "level": "warning", "event": "slow-reader",
@@ -10,7 +10,6 @@ journald takes off.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -18,13 +17,16 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from fastjournal.printable import safe_text
 from fastjournal.stderr_queue import QueuedStderr
 
 LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+TEXT_FORM: Final = "%(asctime)s %(levelname)s %(message)s"
+"""Form of a line of text, in every program."""
 
 _WORD = re.compile(r"""[^\s'"]+""")
 
@@ -92,11 +94,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object of a record; a traceback is a field of it."""
+        import json  # noqa: PLC0415 - lines of text do not need it, and a start is faster
+
         event = record.msg
-        moment = datetime.fromtimestamp(record.created, UTC)
         facts = {
-            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z",
-            "level": record.levelname.lower(),
+            **json_head(record.created, record.levelno),
             **(event.texts() if isinstance(event, LogEvent) else {}),
             "message": record.getMessage(),
         }
@@ -105,20 +107,31 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({name: _without_surrogates(text) for name, text in facts.items()})
 
 
+def json_head(seconds: float, level: int) -> dict[str, str]:
+    """Return the first fields of a line in JSON: when, in seconds since 1970, and its level."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    time = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
+    return {"time": time, "level": logging.getLevelName(level).lower()}
+
+
 def _without_surrogates(text: str) -> str:
     """Return a text that strict parsers of JSON take: a byte of a path that is no UTF-8 escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class StderrHandler(logging.Handler):
-    """Handler that puts each record into the queue of standard error, which never waits."""
+    """Handler that puts each record into the queue of standard error, which never waits.
+
+    A record may have the attribute ``kept_as``: the level as which the queue keeps it, where it is
+    full.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the lines of a record; within a program that has no queue, write them."""
         try:
             lines = self.format(record)
             if isinstance(sys.stderr, QueuedStderr):
-                sys.stderr.put(lines, record.levelno)
+                sys.stderr.put(lines, getattr(record, "kept_as", record.levelno))
             else:
                 sys.stderr.write(f"{lines}\n")
         except Exception:  # noqa: BLE001 - as all handlers: a bad message is shown, and ends nothing
@@ -152,16 +165,15 @@ def is_journal(environment: Mapping[str, str]) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def configure_log(level: LogLevel, form: str, log_format: LogFormat = "text") -> None:
-    """Log everything from this level on to standard error, an event a line.
+def configure_log(level: LogLevel = "info", log_format: LogFormat = "text") -> None:
+    """Log everything from this level on to standard error, an event a line, in the one form.
 
     Args:
         level: Name of the level, in any case.
-        form: A format of ``logging``, for text.
         log_format: Text or JSON.
     """
     handler = JournalHandler() if is_journal(os.environ) else StderrHandler()
     if isinstance(sys.stderr, QueuedStderr):
         sys.stderr.describe = handler.describe
-    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter(form))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter(TEXT_FORM))
     logging.basicConfig(level=level.upper(), handlers=[handler])

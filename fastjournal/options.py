@@ -7,9 +7,10 @@ Those of a client have the names of the arguments of ``load_credentials``
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
+if TYPE_CHECKING:
+    import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -21,6 +22,14 @@ ENVIRONMENT: Final = {
 }
 """The variable used for an option that is not given."""
 
+CLIENT_FILE: Final = "client.toml"
+"""File with the settings of clients, in the directory ``fastjournal`` of user and machine."""
+
+SERVER_DEFAULT: Final = (
+    f"  [default: FASTJOURNAL_SERVER, then 'server' in {CLIENT_FILE}, then 127.0.0.1:9923]"
+)
+"""End of the help of --server: where the address comes from if it is not given."""
+
 HELP: Final = {
     "tls_ca": "Speak TLS, and trust the authorities in this PEM file.",
     "tls_cert": "This client's own certificate, PEM, where the daemon asks for one.",
@@ -31,6 +40,7 @@ HELP: Final = {
 
 def version_option(program: str) -> Callable[[Command], Command]:
     """Add ``--version`` to a click command: version and commit of fastjournal, and Python."""
+    import click  # noqa: PLC0415 - the client has the names above, and is installed without click
 
     def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
         if is_asked and not context.resilient_parsing:
@@ -56,6 +66,8 @@ def flag(name: str) -> str:
 
 def access_options(command: Command) -> Command:
     """Add these options to a click command, each with its environment variable."""
+    import click  # noqa: PLC0415 - as above
+
     for name in reversed(ENVIRONMENT):
         command = click.option(
             flag(name),

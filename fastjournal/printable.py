@@ -7,6 +7,7 @@ controls of the direction of text, line separators, and halves of surrogate pair
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 """Characters that may have to be escaped."""
@@ -17,6 +18,15 @@ _NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 def safe_text(text: str) -> str:
     """Return text, with all characters escaped that can disturb a terminal or imitate a line."""
     return text if text.isprintable() else NOT_PLAIN.sub(_escaped, text)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Return a hint with the known name that is most like this one, in any case; None: none is."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only where somebody mistyped
+
+    known = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {known[found[0]]}?" if found else None
 
 
 def _escaped(match: re.Match[str]) -> str:

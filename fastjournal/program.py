@@ -135,7 +135,7 @@ def notify(state: str, *, wait: bool = True) -> bool:
     if address.startswith("@"):
         address = "\0" + address[1:]
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(WAIT_S if wait else 0)
             sender.connect(address)
             sender.sendall(state.encode())

@@ -62,7 +62,9 @@ def parse_place(text: str, option: str = "--listen") -> Place:
                 hint=f"the system takes {UNIX_PATH_BYTES_MAX}: choose a shorter one",
             )
         return Unix(path)
-    host, _, number = text.rpartition(":")
+    host, colon, number = text.rpartition(":")
+    if not colon:
+        raise _no_address(text, option, f"the port is missing: write {text}:PORT")
     if not host:
         raise _no_address(text, option, "the host is empty")
     if not (number.isascii() and number.isdecimal() and int(number) <= PORT_MAX):
@@ -70,22 +72,29 @@ def parse_place(text: str, option: str = "--listen") -> Place:
     return Tcp(host.strip("[]"), int(number))
 
 
-def parse_http_place(text: str) -> Tcp:
+def parse_http_place(text: str, *, loopback_only: bool = True) -> Tcp:
     """Return the place that ``--http`` names.
 
+    Args:
+        text: Value of the option.
+        loopback_only: Refuse an address that other machines may reach.
+
     Raises:
-        ConfigError: It is no loopback address with a port: what is served there needs no token.
+        ConfigError: It is no such address with a port.
     """
     try:
         place: Place | None = parse_place(text, "--http")
     except ConfigError:
         place = None
-    if isinstance(place, Tcp) and place.is_loopback:
+    if isinstance(place, Tcp) and (place.is_loopback or not loopback_only):
         return place
-    raise ConfigError(
-        f"--http {text}: not HOST:PORT with localhost or a loopback address",
-        hint="metrics need no token; a reverse proxy on this machine can ask for one",
-    )
+    if loopback_only:
+        raise ConfigError(
+            f"--http {text}: not HOST:PORT with localhost or a loopback address",
+            hint="--insecure allows others: these metrics need no token, and a reverse proxy on "
+            "this machine can ask for one",
+        )
+    raise ConfigError(f"--http {text}: not HOST:PORT", hint="write it like 127.0.0.1:9924")
 
 
 def address_text(place: Place) -> str:

@@ -133,6 +133,12 @@ class QueuedStderr(io.TextIOBase):
         """Have a line written, given without its end, or drop it where its level has no room."""
         self._put(f"{line}\n", level)
 
+    def has_room(self, size: int, level: int) -> bool:
+        """Whether a level takes so many bytes now."""
+        with self._lock:
+            waiting = self._waiting[_kind_of(level)]
+        return waiting + size + STDERR_LINE_OVERHEAD <= self._level_bytes_max
+
     def write(self, text: str) -> int:
         """Have text written as soon as its line ends, or at ``flush``; return its length."""
         if not self._is_over:
@@ -192,11 +198,14 @@ class QueuedStderr(io.TextIOBase):
                     self._items.put(self._end)
 
     def _put(self, text: str, level: int) -> None:
+        self.put_bytes(text.encode(self._encoding, "backslashreplace"), level)
+
+    def put_bytes(self, data: bytes, level: int) -> None:
+        """Have bytes written as they are, or drop them where their level has no room."""
         if self._is_over:
             return
-        data = text.encode(self._encoding, "backslashreplace")
         size = len(data) + STDERR_LINE_OVERHEAD
-        kind = min(level // _LEVEL_STEP * _LEVEL_STEP, CRITICAL)
+        kind = _kind_of(level)
         with self._lock:
             fits, is_rest = self._waiting[kind] + size <= self._level_bytes_max, False
             if not fits:
@@ -282,6 +291,10 @@ class QueuedStderr(io.TextIOBase):
             return False
         self._is_torn = False
         return True
+
+
+def _kind_of(level: int) -> int:
+    return min(level // _LEVEL_STEP * _LEVEL_STEP, CRITICAL)
 
 
 def queue_stderr(*, with_children: bool = False) -> None:

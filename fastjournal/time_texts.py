@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import BadRequestError
-from fastjournal.limits import INSTANT_MAX
+from fastjournal.limits import INSTANT_MAX, INSTANT_US_MAX
 from fastjournal.times import unit_words
 
 if TYPE_CHECKING:
@@ -170,7 +170,9 @@ def format_local(us: int, now_us: int) -> str:
 
 
 def format_when(us: int, now_us: int) -> str:
-    """Return both: ``14:05:33+01:00 (in 3m)``."""
+    """Return both: ``14:05:33+01:00 (in 3m)``; after the year 9999 ``without end``."""
+    if us > INSTANT_US_MAX:
+        return "without end"
     return f"{format_local(us, now_us)} ({format_relative(us, now_us)})"
 
 

@@ -27,6 +27,7 @@ from fastjournal.client.core.results import (
 from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.core.stats import (
     DaemonStats,
+    DeadLetter,
     DomainStats,
     EntryExplanation,
     EntryStats,
@@ -53,6 +54,7 @@ __all__ = [
     "ChangeKind",
     "Client",
     "DaemonStats",
+    "DeadLetter",
     "DomainStats",
     "Entry",
     "EntryExplanation",

@@ -125,11 +125,17 @@ class PartialSnapshot:
         self.path = path
         """Its path when it is whole."""
         self._disk = disk
-        self._partial = path + _PARTIAL_SUFFIX
+        self.place = path + _PARTIAL_SUFFIX
+        """Directory of its files until then."""
         self._segments = segments
         self._now_us = now_us
         self._archive_gaps = archive_gaps
         self._live: DiskFile | None = None
+
+    @property
+    def live_path(self) -> str:
+        """Path of the live index, until the snapshot has its name."""
+        return f"{self.place}/{LIVE_NAME}"
 
     def create_live_index(self) -> DiskFile:
         """Create the file of the live index, for ``LiveIndexWriter``; ``finish`` syncs it.
@@ -137,7 +143,7 @@ class PartialSnapshot:
         Raises:
             LogFailedError: It cannot be created; ``remove`` is due.
         """
-        self._live = self._disk.create(f"{self._partial}/{LIVE_NAME}", like=self._like)
+        self._live = self._disk.create(self.live_path, like=self._like)
         return self._live
 
     def finish(self, written: WrittenIndex | None = None) -> str:
@@ -157,7 +163,7 @@ class PartialSnapshot:
             if self._live is not None:
                 self._live.sync()
                 self._live.close()
-            manifest = disk.create(f"{self._partial}/{MANIFEST_NAME}", like=self._like)
+            manifest = disk.create(f"{self.place}/{MANIFEST_NAME}", like=self._like)
             try:
                 manifest.write(
                     _encode_manifest(self._segments, self._now_us, self._archive_gaps, written)
@@ -165,8 +171,8 @@ class PartialSnapshot:
                 manifest.sync()
             finally:
                 manifest.close()
-            disk.sync_directory(self._partial)
-            disk.rename(self._partial, self.path)
+            disk.sync_directory(self.place)
+            disk.rename(self.place, self.path)
         except LogFailedError:
             self.remove()
             raise
@@ -178,11 +184,11 @@ class PartialSnapshot:
         if self._live is not None:
             self._live.close()
         with suppress(LogFailedError):
-            _remove(self._disk, self._partial)
+            _remove(self._disk, self.place)
 
     @property
     def _like(self) -> str | None:
-        return f"{self._partial}/{self._segments[-1].name}" if self._segments else None
+        return f"{self.place}/{self._segments[-1].name}" if self._segments else None
 
 
 def begin_snapshot(

@@ -6,8 +6,9 @@ are the append, the flushed and the durable position::
 
     appended >= written >= durable
 
-``settled`` is the commit position: ``durable`` or ``written``, by the sync policy. A request is
-safe once ``settled`` has reached the value of ``appended`` right after its append.
+``committed`` is ``durable`` or ``written``, by the sync policy. ``settled`` is the commit position:
+``committed``, and with a remote log not beyond what that has (``set_limit``). A request is safe
+once ``settled`` has reached the value of ``appended`` right after its append.
 
 A new segment begins only with the first append after a write. So a segment exceeds its size by at
 most one batch, one buffer never spans two segments, and the position of every record is known when
@@ -165,11 +166,16 @@ class LogWriter:
         """Bytes of them that the system has taken."""
         self.durable = 0
         """Bytes of them that survive a power loss."""
+        self.committed = 0
+        """Bytes of them that are as safe in this directory as the policy wants them."""
         self.settled = 0
-        """How many bytes are as safe as the policy wants them before a client gets OK."""
+        """How many bytes are as safe as they have to be before a client gets OK."""
+        self.on_write: Callable[[int, int, bytes], object] | None = None
+        """Called with the bytes of each write, their segment, and their offset in it."""
         self.durable_at = 0
         """The position before which everything survives a power loss."""
-        self._written_at = 0
+        self.written_at = 0
+        """The position behind the last write of this writer; 0: there was none."""
         self.sealed = list(sealed)
         """All segments before the active one, ascending; who removes a segment takes it out."""
         self.previous: dict[int, int] = {}
@@ -179,6 +185,7 @@ class LogWriter:
         self._disk = disk
         self._directory = directory
         self._syncs_always = sync is SyncPolicy.ALWAYS
+        self._limit: int | None = None
         self._segment_start = segment_start
         self._failure: LogFailedError | None = None
         self._closed = False
@@ -220,8 +227,15 @@ class LogWriter:
         return self._failure is not None
 
     def _settle(self) -> None:
-        # an attribute, and no property: it is read several times for each request
-        self.settled = self.durable if self._syncs_always else self.written
+        # attributes, and no properties: they are read several times for each request
+        self.committed = self.durable if self._syncs_always else self.written
+        limit = self._limit
+        self.settled = self.committed if limit is None else min(self.committed, limit)
+
+    def set_limit(self, limit: int | None) -> None:
+        """Set how many appended bytes may be settled at most; None: all, -1: not even none."""
+        self._limit = limit
+        self._settle()
 
     @property
     def active(self) -> SegmentInfo | None:
@@ -291,7 +305,9 @@ class LogWriter:
             segment.crc = _extend_crc(segment.crc, data)
             self.written += len(data)
             self._settle()
-            self._written_at = segment.number << OFFSET_BITS | segment.bytes
+            self.written_at = segment.number << OFFSET_BITS | segment.bytes
+            if self.on_write is not None:
+                self.on_write(segment.number, segment.bytes - len(data), data)
 
     def sync(self) -> None:
         """Make everything written durable; a new segment's name too.
@@ -301,7 +317,7 @@ class LogWriter:
         """
         if self._failure is not None:
             raise self._failure
-        file, written, written_at = self._file, self.written, self._written_at
+        file, written, written_at = self._file, self.written, self.written_at
         if file is None or self.durable == written:
             return
         with self._dying():
@@ -320,7 +336,7 @@ class LogWriter:
         """
         if self._failure is not None:
             raise self._failure
-        file, written, written_at = self._file, self.written, self._written_at
+        file, written, written_at = self._file, self.written, self.written_at
         directory = self._directory_dirty
         if file is None or self.durable == written:
             yield lambda: None
@@ -357,6 +373,14 @@ class LogWriter:
         with self._dying():
             self._seal()
         self._current = None
+
+    def read(self, segment: int, offset: int, size: int) -> bytes:
+        """Read bytes that are written; any thread may call this.
+
+        Raises:
+            LogFailedError: It did not work. The writer goes on.
+        """
+        return self._disk.read_slice(f"{self._directory}/{segment_name(segment)}", offset, size)
 
     def close(self) -> None:
         """Write and sync everything under any policy, and close; a second call does nothing.

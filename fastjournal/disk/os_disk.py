@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from fastjournal.errors import LINKS_HINT, LINKS_REFUSED, LogFailedError, LogLockedError
+from fastjournal.file_sync import sync_all, sync_data
 
 
 class DiskFile(Protocol):
@@ -218,7 +219,7 @@ class OsFile:
     def sync(self) -> None:
         """Make all that was written durable."""
         try:
-            os.fdatasync(self._descriptor)
+            sync_data(self._descriptor)
         except OSError as error:
             raise failed("sync", self.path, error) from error
 
@@ -427,7 +428,7 @@ class OsDisk:
             descriptor = _open_regular(path, os.O_WRONLY)
             try:
                 os.ftruncate(descriptor, size)
-                os.fsync(descriptor)
+                sync_all(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -436,7 +437,7 @@ class OsDisk:
         with translating("sync directory", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(descriptor)
+                sync_all(descriptor)
             finally:
                 os.close(descriptor)
 

@@ -1,13 +1,24 @@
 """Records of a Kestrel journal: decoder, encoder, and their replay into a queue. Little endian.
 
-A record is an opcode byte and its body; ``docs/migrating.md`` has the table. Opcode 8 has two
-meanings, a *continue*, which ``read_record`` takes, and a *state dump*.
+A record is an opcode byte and its body:
 
-Opcode 8 is a continue or a state dump, whichever the rest of the file allows.
+- 0, add: i32 size, i32 expiry in seconds (0: none), size - 4 bytes
+- 1, remove: drops the head
+- 2, add with times: i32 size, i64 added, i64 expiry in milliseconds (0: none), size - 16 bytes
+- 3, remove tentatively: the head becomes an open transaction, under the xid of its opcode 7, else
+  the next free one
+- 4, save xid: i32 xid; free ones are counted from here
+- 5, unremove: i32 xid, back to the head
+- 6, confirm: i32 xid
+- 7, add with xid: i32 xid, then as opcode 2
+- 8, continue: i32 xid, then as opcode 2; confirms a transaction and adds an item, as the last
+  program writes it
+- 8, state dump, as a description of the format has it: i32 xid, i32 count, then so many pairs of 7
+  and 3, which say again what is open; ends its file
+- 9, remove tentatively with xid: i32 xid
 
-The last program writes a *continue*, which confirms a transaction and adds an item. The description
-of the format has a *state dump*: how many open transactions follow as pairs of ADD_XID and
-REMOVE_TENTATIVE. It ends its file, for the pairs behind it say again what is open.
+Opcode 8 is a continue, which ``read_record`` takes, or a state dump, whichever the rest of the file
+allows.
 
 The look-ahead that decides is bounded for a whole file, or a crafted one would be read again and
 again: once to its end as records, and for pairs as many bytes as it has.

@@ -7,11 +7,12 @@ receiver treats bit 12 as bit 9 and a sender sets bit 9 only.
 from __future__ import annotations
 
 from enum import Enum, IntEnum, IntFlag, StrEnum
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from fastjournal.protocol.functions import Function
 
 __all__ = [
+    "ATTEMPTS_REACHED",
     "QUERY_MASK",
     "QUERY_SHIFT",
     "REPLY_MAGIC",
@@ -107,6 +108,10 @@ class Effect(Enum):
     """As LATER, then DEAD: clocks are set right within an hour, or never."""
     HOLD = "repeat all later"
     """The daemon takes nothing at the moment."""
+
+
+ATTEMPTS_REACHED: Final = "attempts reached max-attempts"
+"""Reason of an entry that is buried because of a lost lease."""
 
 
 class ErrorCode(StrEnum):

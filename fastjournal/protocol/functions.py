@@ -31,6 +31,7 @@ class Scope(Enum):
     KEY_OR_SCAN = "key; RANGE, REGEX, CURSOR leave out what is outside"
     TWO_KEYS = "key, second key"
     DOMAIN = "domain"
+    DOMAIN_OR_EVERYTHING = "domain; the empty one: everything, admin"
     DOMAIN_OR_ALL = "domain, or each in the value; the empty one: everything"
     KEY_OR_DOMAIN = "key, or domain"
     NAMES = "names that are outside are left out"
@@ -95,7 +96,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     spoolable: bool = False
     """A spool accepts it: it changes something, and its answer is not needed."""
     by_engine: bool = True
-    """The engine has a handler for it; else the server carries it out."""
+    """The engine has a handler for it; else the server carries it out, which may take long."""
 
 
 _READ: Final = Retry(repeat=True, changes=False)
@@ -127,7 +128,14 @@ class Function(IntEnum):
         member.declared = declared
         return member
 
-    NOP = 0, Declaration(text="nothing; success. META: see below", access=None, retry=_READ)
+    NOP = (
+        0,
+        Declaration(
+            text="nothing; success. Key: name of the client, for people. META: see below",
+            access=None,
+            retry=_READ,
+        ),
+    )
     QUIT = (
         1,
         Declaration(
@@ -142,7 +150,8 @@ class Function(IntEnum):
             text="set key to value. Exists and no OVERWRITE: `exists`. TIMEOUT: expiry instant (0 "
             "never). TTL: touch duration. PERSIST. LISTEN. Query RANGE: the second key is a "
             "further, unique key (the URI). WORKED_ON: `worked-on` where the entry under the key "
-            "is leased. Reply ttl: entries that it replaced. See below",
+            "is leased. Reply ttl: entries that it replaced; pair: that of another domain. See "
+            "below",
             access=RequiredRights(Right.WRITE, Scope.KEY_AND_URI, with_listen=Right.READ),
             retry=_done("stale"),
             log=LogEffect.GROWS,
@@ -271,7 +280,8 @@ class Function(IntEnum):
         13,
         Declaration(
             text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl. "
-            "With a value (string, at most 4,096 bytes) the attempt failed. See below",
+            "With a value (string, at most 4,096 bytes) the attempt failed; COUNT: buried if so "
+            "many have. See below",
             access=RequiredRights(Right.NEXT, Scope.KEY),
             retry=_done("lease-lost", "not-found"),
             log=LogEffect.SHRINKS_WITHOUT_VALUE,
@@ -328,9 +338,10 @@ class Function(IntEnum):
     PAUSE = (
         18,
         Declaration(
-            text="key: domain; NEXT returns nothing of it for ttl; ttl 0 resumes. See below",
+            text="key: domain; NEXT returns nothing of it for ttl; ttl 0 resumes. Empty key: all "
+            "domains together. See below",
             # a worker of a domain may slow it
-            access=RequiredRights(Right.NEXT, Scope.DOMAIN, or_admin=True),
+            access=RequiredRights(Right.NEXT, Scope.DOMAIN_OR_EVERYTHING, or_admin=True),
             retry=_AGAIN,
             log=LogEffect.GROWS,
             spoolable=True,
@@ -339,8 +350,9 @@ class Function(IntEnum):
     AUTH = (
         19,
         Declaration(
-            text="value: the token. Where the daemon requires one, all but NOP, QUIT and AUTH get "
-            "`auth-required` before it; where it does not, AUTH is success",
+            text="value: the token; key: name of the client, for people. Where the daemon requires "
+            "a token, all but NOP, QUIT and AUTH get `auth-required` before it; where it does not, "
+            "AUTH is success",
             access=None,
             retry=_ONCE,
         ),
@@ -407,3 +419,21 @@ class Function(IntEnum):
             by_engine=False,
         ),
     )
+    REMOTE = (
+        257,
+        Declaration(
+            text="key `checkpoint`: store a checkpoint of the remote log; key `handover`: end, and "
+            "let a standby take over. See below",
+            access=RequiredRights(Right.ADMIN, Scope.EVERYTHING),
+            # a repeat would reach the node that has taken over
+            retry=_ONCE,
+            by_engine=False,
+        ),
+    )
+
+
+BY_SERVER: Final = frozenset(int(each) for each in Function if not each.declared.by_engine)
+"""Functions that the server carries out. They take long, and delay later replies."""
+
+BY_SERVER_FIRST: Final = min(BY_SERVER)
+"""The lowest of them, as a quick test of each request."""

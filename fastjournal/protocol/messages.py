@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from fastjournal import _native
 from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT
 from fastjournal.times import to_datetime, to_datetime_or_none, to_timedelta_or_none
 
@@ -142,3 +143,7 @@ class Reply(msgspec.Struct, gc=False):
     def code(self) -> str:
         """The error code; empty for success."""
         return self.error.partition(" ")[0]
+
+
+if _native.leaves is not None:
+    _native.leaves.bind_codec(Request, Reply, Pair, Meta)

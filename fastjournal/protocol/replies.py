@@ -44,10 +44,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
+from fastjournal import _native
 from fastjournal.errors import BadRequestError, ProtocolError
 from fastjournal.limits import ERROR_SENTENCE_BYTES_MAX
 from fastjournal.protocol.constants import REPLY_MAGIC, VALUE_MASK, VALUE_SHIFT, VERSION, Flag
@@ -62,7 +62,7 @@ from fastjournal.protocol.framing import (
     check_start,
     magic_word,
 )
-from fastjournal.protocol.messages import Meta, Pair, Reply
+from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 
 _META: Final = Struct(">8QBBH")
 META_BYTES: Final = _META.size
@@ -242,10 +242,14 @@ def encode_success(identifier: int, timestamp: int) -> bytes:
     return _SUCCESS.pack(_WORD, identifier, timestamp)
 
 
-def encode_successes(identifiers: Iterable[int], timestamp: int) -> list[bytes]:
+def encode_successes(requests: list[Request], timestamp: int) -> list[bytes]:
     """Return such replies to several requests."""
+    if _native.leaves is not None:
+        replies: list[bytes] | None = _native.leaves.encode_successes(requests, timestamp)
+        if replies is not None:
+            return replies
     pack = _SUCCESS.pack
-    return [pack(_WORD, identifier, timestamp) for identifier in identifiers]
+    return [pack(_WORD, request.identifier, timestamp) for request in requests]
 
 
 def encode_success_of(identifier: int, timestamp: int, number: int) -> bytes:
@@ -278,6 +282,10 @@ def encode_reply(reply: Reply) -> bytes:
         BadRequestError: It cannot be framed: a number, a key or the number of pairs is too large,
             or some pairs have metadata and others have not.
     """
+    if _native.leaves is not None:
+        data: bytes | None = _native.leaves.encode_reply(reply)
+        if data is not None:
+            return data
     pairs = reply.pairs
     key_bytes_max = value_bytes_max = 0
     if pairs:

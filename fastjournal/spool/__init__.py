@@ -7,7 +7,7 @@ one: ``spool_status``, ``list_slots`` and ``SlotReader``, ``DeadDirectory`` for 
 appending, bulk, drop_in     append of one record, of many, of a whole file
 reading, status, dead        records of a slot; figures of a spool; dead letters
 format, slots, shifted_checksums   bytes and names of the files
-wake, inotify_watch, forwarder_status   the forwarder: how it is woken, what it does
+wake, inotify, inotify_watch, forwarder_status   the forwarder: how it is woken, what it does
 """
 
 from fastjournal.spool.appending.spool_writer import Spool

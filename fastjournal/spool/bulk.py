@@ -16,7 +16,6 @@ import msgspec
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.keys import domain_of
-from fastjournal.limits import PRIORITY_DEFAULT
 from fastjournal.protocol.values import Value
 from fastjournal.spool.appending.spool_writer import encode_set
 
@@ -32,12 +31,13 @@ class Work(msgspec.Struct, gc=False):
     value: Value = b""
     uri: str | bytes | None = None
     domain: str | bytes | None = None
-    priority: int = PRIORITY_DEFAULT
+    priority: int | None = None
     not_before_us: int | None = None
     id: str | bytes | None = None
     overwrite: bool = False
     unique: str | bytes | None = None
     delay_us: int | None = None
+    key: str | bytes | None = None
 
 
 class WorkEncoder:
@@ -63,7 +63,7 @@ class WorkEncoder:
             self._next_timestamp(),
             self._writer_id,
             uri,
-            _domain(uri) if domain is None else domain,
+            _domain(uri) if domain is None and work.key is None else domain,
             work.priority,
             None,
             work.not_before_us,
@@ -72,6 +72,7 @@ class WorkEncoder:
             work.overwrite,
             unique=work.unique,
             delay_us=work.delay_us,
+            key=work.key,
         )
 
 

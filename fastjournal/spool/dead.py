@@ -28,6 +28,7 @@ from typing import Final, Literal
 import google_crc32c
 import msgspec
 
+from fastjournal.file_sync import sync_all
 from fastjournal.spool.slots import (
     DEAD_NAME,
     FILE_MODE,
@@ -94,7 +95,7 @@ class DeadDirectory:
                 _check_room(directory, len(raw))
                 _write(directory, name + RAW_SUFFIX, raw)
                 _write(directory, name + REASON_SUFFIX, sentence)
-                os.fsync(directory)
+                sync_all(directory)
             finally:
                 os.close(directory)
         except OSError as error:
@@ -229,7 +230,7 @@ def _write(directory: int, name: str, data: bytes) -> None:
             set_access(descriptor, directory)
             file.write(data)
             file.flush()
-            os.fsync(descriptor)
+            sync_all(descriptor)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:  # on a full disk the file would keep the rest of the space
         with contextlib.suppress(OSError):

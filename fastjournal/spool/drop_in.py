@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from fastjournal.file_sync import sync_all
 from fastjournal.spool.format import FILE_HEADER
 from fastjournal.spool.slots import (
     FILE_MODE,
@@ -52,7 +53,7 @@ def write_drop_in(directory: str | os.PathLike[str], label: str, records: Iterab
                 file.write(FILE_HEADER)
                 file.writelines(records)
                 file.flush()
-                os.fsync(descriptor)
+                sync_all(descriptor)
             link_slot(temporary, path)
             is_there = True
         finally:

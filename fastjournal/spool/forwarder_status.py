@@ -70,6 +70,10 @@ class ForwarderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Records that were answered and erased since the start."""
     done_per_second: float
     """The same in the last 10 s."""
+    replaced: int = 0
+    """Entries that these replaced: waiting ones of their URI, or of their key."""
+    replaced_elsewhere: int = 0
+    """Those of them that were jobs of another queue: of a URI one job waits, over all queues."""
     pending: int
     """Records that were read and are not done; those of ``delayed`` are in it."""
     unread_bytes: int

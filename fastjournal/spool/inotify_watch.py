@@ -6,11 +6,14 @@ import contextlib
 import math
 import os
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.slots import parse_slot_name, spool_failed
 from fastjournal.times import Duration, duration_s
+
+if TYPE_CHECKING:
+    from fastjournal.spool.inotify import Event
 
 CHECK_S = 5.0
 """A wait looks so often where the path leads: not every change of that is an event."""
@@ -35,19 +38,20 @@ class SpoolWatch:
         directory: The spool; it has to exist.
 
     Raises:
-        SpoolFailedError: There is no such directory, or the system has no more watches.
+        SpoolFailedError: There is no such directory, or the system has no inotify (macOS), or no
+            more watches.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = os.fspath(directory)
-        import inotify_simple  # noqa: PLC0415 - loads ctypes, which producers do not need
+        from fastjournal.spool.inotify import Inotify, Mask  # noqa: PLC0415 - loads ctypes, which producers do not need
 
-        self._flags = inotify_simple.flags
+        self._mask = Mask
         self._watch: int | None = None
         self._watched: os.stat_result | None = None
         """Directory that the watch is of; None: it may be another one by now."""
         try:
-            self._inotify: Any = inotify_simple.INotify(nonblocking=True)
+            self._inotify = Inotify()
         except OSError as error:
             raise spool_failed("watch", self.directory, error) from error
         try:
@@ -58,8 +62,7 @@ class SpoolWatch:
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when something may have been appended."""
-        descriptor: int = self._inotify.fileno()
-        return descriptor
+        return self._inotify.fileno()
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Wait until something may have been appended; return whether it was.
@@ -73,14 +76,14 @@ class SpoolWatch:
         end_s = math.inf
         if timeout is not None:
             end_s = time.monotonic() + duration_s("timeout", timeout)
-        flags = self._flags
-        gone = flags.IGNORED | flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT
+        mask = self._mask
+        gone = mask.IGNORED | mask.MOVE_SELF | mask.DELETE_SELF | mask.UNMOUNT
         while True:
             if self._follow_path():
                 return True
             left_s = min(max(end_s - time.monotonic(), 0.0), CHECK_S)
-            events = list(self._inotify.read(left_s * 1000))
-            ours = [event for event in events if event.wd in (self._watch, _OVERFLOW_WATCH)]
+            events = self._inotify.read(left_s)
+            ours = [event for event in events if event.watch in (self._watch, _OVERFLOW_WATCH)]
             if any(event.mask & gone for event in ours):
                 self._watched = None
             elif any(self._may_be_new(event) for event in ours):
@@ -88,9 +91,9 @@ class SpoolWatch:
             elif not events and time.monotonic() >= end_s:
                 return False
 
-    def _may_be_new(self, event: Any) -> bool:
+    def _may_be_new(self, event: Event) -> bool:
         """Whether an event is about a slot, or says that some were lost."""
-        return event.wd == _OVERFLOW_WATCH or parse_slot_name(event.name) is not None
+        return event.watch == _OVERFLOW_WATCH or parse_slot_name(event.name) is not None
 
     def _follow_path(self) -> bool:
         """Watch the directory to which the path leads; return whether it was not watched so far.
@@ -98,18 +101,18 @@ class SpoolWatch:
         Raises:
             SpoolFailedError: It leads to none; nothing is watched then, and no event is left.
         """
-        flags = self._flags
-        mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
-        mask |= flags.MOVE_SELF | flags.DELETE_SELF | flags.ONLYDIR
+        mask = self._mask
+        events = mask.MODIFY | mask.CREATE | mask.MOVED_TO | mask.CLOSE_WRITE
+        events |= mask.MOVE_SELF | mask.DELETE_SELF | mask.ONLYDIR
         try:
             # before it is watched: if it is replaced in between, the next look finds that
             status = os.stat(self.directory)
             if self._watched is not None and os.path.samestat(status, self._watched):
                 return False
-            watch = self._inotify.add_watch(self.directory, mask)
+            watch = self._inotify.add_watch(self.directory, events)
         except OSError as error:
             self._end_watch()
-            self._inotify.read(0)
+            self._inotify.read()
             raise spool_failed("watch", self.directory, error) from error
         if watch != self._watch:
             self._end_watch()
@@ -120,7 +123,7 @@ class SpoolWatch:
         """End the watch of a directory to which the path does not lead any more."""
         if self._watch is not None:
             with contextlib.suppress(OSError):  # it ended with the directory
-                self._inotify.rm_watch(self._watch)
+                self._inotify.remove_watch(self._watch)
         self._watch = self._watched = None
 
     def close(self) -> None:
@@ -138,6 +141,7 @@ def watch(directory: str | os.PathLike[str]) -> SpoolWatch:
     """Return a watch of a spool, which wakes when records are appended.
 
     Raises:
-        SpoolFailedError: There is no such directory, or the system has no more watches.
+        SpoolFailedError: There is no such directory, or the system has no inotify, or no more
+            watches.
     """
     return SpoolWatch(directory)

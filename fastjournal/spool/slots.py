@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from fastjournal.errors import LINKS_HINT, LINKS_REFUSED, BadRequestError, SpoolFailedError
+from fastjournal.file_sync import sync_all
 from fastjournal.limits import DROP_IN_NAME_BYTES_MAX
 
 SLOT_SUFFIX = ".fjs"
@@ -365,6 +366,6 @@ def sync_directory(directory: str) -> None:
     """Make the names in a directory durable; ``OSError`` as it comes."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)

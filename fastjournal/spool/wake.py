@@ -19,6 +19,8 @@ from fastjournal.spool.slots import WAKE_NAME, spool_failed
 _ADDRESS_BYTES_MAX = 107
 """sun_path holds 108 bytes, the last of them zero."""
 
+_DESCRIPTORS = "/proc/self/fd"
+
 _PAUSE_S = 0.1
 """After a failed try the next one comes no sooner: a missing forwarder must cost nothing."""
 
@@ -63,10 +65,11 @@ class Waker:
 
     def _connect(self) -> socket.socket | None:
         try:
-            opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         except OSError:
             return None
         try:
+            opened.setblocking(False)
             with _address(self._directory, WAKE_NAME) as address:
                 opened.connect(address)
         except OSError:
@@ -82,8 +85,9 @@ def bind_wake_socket(directory: str) -> socket.socket:
         SpoolFailedError: It cannot be bound; what is no socket and has its name is left alone.
     """
     path = os.path.join(directory, WAKE_NAME)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
+        bound.setblocking(False)
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
                 raise FileExistsError(errno.EEXIST, "this is no socket, and is left alone")
@@ -99,13 +103,16 @@ def bind_wake_socket(directory: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _address(directory: str, name: str) -> Iterator[str]:
-    """Give an address of a socket that fits, however long the directory's path is."""
+    """Give an address of a socket that fits, however long the directory's path is.
+
+    Without /proc (macOS) a path that is too long raises OSError, where it is used.
+    """
     path = os.path.join(directory, name)
-    if len(os.fsencode(path)) <= _ADDRESS_BYTES_MAX:
+    if len(os.fsencode(path)) <= _ADDRESS_BYTES_MAX or not os.path.isdir(_DESCRIPTORS):
         yield path
         return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{name}"
+        yield f"{_DESCRIPTORS}/{descriptor}/{name}"
     finally:
         os.close(descriptor)

@@ -20,11 +20,10 @@ from anyio.abc import TaskGroup
 
 from fastjournal.client.aio.connection import AsyncConnection
 from fastjournal.client.aio.job_loop import JobLoop, LeasePool
-from fastjournal.client.aio.jobs import KeptLease
+from fastjournal.client.aio.jobs import KeptLease, release_jobs
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.mirror import Mirror
 from fastjournal.client.core import calls
-from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.base import Domains
 from fastjournal.client.core.calls.described_methods import (
@@ -33,9 +32,9 @@ from fastjournal.client.core.calls.described_methods import (
     with_arguments_of,
     wrap,
 )
-from fastjournal.client.core.client_credentials import Tls, make_credentials
+from fastjournal.client.core.client_credentials import Tls, find_credentials
 from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
-from fastjournal.client.core.leased_job import BodyFailure, failure_of
+from fastjournal.client.core.leased_job import failure_of
 from fastjournal.client.core.pipeline import raw, several
 from fastjournal.client.core.results import Entry, Page, Written
 from fastjournal.client.core.retry_policy import Reconnect, check_limits
@@ -216,40 +215,47 @@ class Client(AsyncMethods):
     after a lost connection, until ``connect`` is called.
 
     Args:
-        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
+        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``; several with
+            commas for the nodes of a remote log, of which one serves. The client stays with one
+            until it fails, then tries all, that one first. None: those of ``FASTJOURNAL_SERVER``,
+            else of the client file (``client.toml``), else ``127.0.0.1:9923``, with the TLS files
+            and the token of variables and client file where ``tls`` or ``auth`` is None.
         tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
+        name: Name of this client for people, who see it where they look at workers.
         reconnect: Plan for lost connections; None: they are not made again.
-        connect_timeout: Time to establish the connection.
+        connect_timeout: Time to establish the connection; each of several addresses has an equal
+            part of it.
         reply_timeout: Time without an answer to a request after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
         rng: Draws the pauses before connecting again.
 
     Raises:
-        BadRequestError: The address or the token is none, or a number is out of range.
-        ConfigError: The file of authorities cannot be used.
+        BadRequestError: An address or the token is none, or a number is out of range.
+        ConfigError: A variable or the client file is wrong, or a file for TLS cannot be used.
     """
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         tls: Tls = None,
         auth: str | bytes | None = None,
+        name: str = "",
         reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
         connect_timeout: Duration = 10.0,
         reply_timeout: Duration | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
         rng: Random | None = None,
     ) -> None:
-        self.address = parse_address(address)
+        self.servers, credentials = find_credentials(address, tls, auth, name)
         self._claims = LockClaims()
         timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self.connection = AsyncConnection(
-            self.address,
-            make_credentials(tls, auth),
+            self.servers,
+            credentials,
             plan=reconnect,
             connect_timeout_s=timeouts.connect_s,
             reply_timeout_s=timeouts.reply_s,
@@ -284,7 +290,7 @@ class Client(AsyncMethods):
         group.cancel_scope.shield = True
         try:
             if self.connection.transport is not None:
-                await self._release_leases(failure_of(error))
+                await self._release_leases(error)
         finally:  # a native cancellation of asyncio passes through the shield
             self.connection.end()
             # The tasks of the client end by this and raise nothing, so the caller's own exception
@@ -294,13 +300,20 @@ class Client(AsyncMethods):
                 scope.cancel()
             await group.__aexit__(None, None, None)
 
-    async def _release_leases(self, failure: BodyFailure | None) -> None:
-        """Release what the job loops and cancelled requests hold, as well as it can be done now."""
+    async def _release_leases(self, error: BaseException | None) -> None:
+        """Release what the job loops and cancelled requests hold, as well as it can be done now.
+
+        An error that leaves the block of the client has left the body of a loop that was just
+        dropped, too.
+        """
+        failure = failure_of(error)
+        # at once: a loop that was just dropped has its pool called soon
+        held = [pool.take_all(left_by_error=error is not None) for pool in self.pools]
         with anyio.move_on_after(CLIENT_LAST_WORDS_S):
             async with anyio.create_task_group() as group:
                 group.start_soon(self.connection.pay)
-                for pool in self.pools:
-                    group.start_soon(pool.release_all, failure)
+                for jobs in held:
+                    group.start_soon(release_jobs, jobs, failure)
             await self.connection.settle()
 
     # --- more than one request ------------------------------------------------------------------
@@ -322,18 +335,19 @@ class Client(AsyncMethods):
     ) -> JobLoop:
         """Work loop over due jobs: ``async for job in client.jobs("pages"): ...``.
 
-        A job is completed when the loop asks for the next one. While its body runs, its lease is
-        renewed by a task of this client. Where the body is left otherwise (an exception, break,
-        return, cancellation), the job is released. Where the lease is lost, ``job.lost`` is set,
-        and asking for the next one raises LeaseLostError; the loop can be begun again.
+        ``await client.jobs("pages", count=8).run(work)`` works off eight at a time, each in a task,
+        and goes on after an exception. In a loop, begin the body with ``async with job: ...``: the
+        job is completed at the end of the block, has failed on an exception, and the body is
+        cancelled where the lease is lost. ``stop()`` ends both forms cleanly, for instance at
+        SIGTERM. While a job is worked on, a task of this client renews its lease.
 
-        The release takes place when Python drops the iterator, so at once if only the loop has it.
-        ``async with client.jobs("pages") as jobs: async for job in jobs: ...`` has released all
-        when the block ends. ``async with job: ...`` around the body completes or releases this job
-        at its end, and cancels the body where the lease is lost.
-
-        ``await client.jobs("pages", count=8).run(work)`` works off eight at a time, each in a task.
-        ``stop()`` of the loop ends both forms cleanly, for instance at SIGTERM.
+        Without such a block, a job is completed when the loop asks for the next one. Python does
+        not tell a loop how its body was left otherwise (an exception, break, return, cancellation).
+        So the lease is renewed no more, and ends the job by time, a failed attempt, unless an
+        exception leaves the block of the client, too; the jobs behind it are released. Where a
+        lease is lost, ``job.lost`` is set, and asking for the next one raises LeaseLostError; the
+        loop can be begun again. A block around the loop, ``async with client.jobs("pages") as
+        jobs``, sees how the loop is left, and has released all at its end.
 
         A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
         has patience. One that waits without end also waits while the daemon is read-only. Several
@@ -414,4 +428,4 @@ class Client(AsyncMethods):
         return await self.call_many([calls.enqueue(**job) for job in jobs])
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        return await self.connection.exchange(*several(many, self.address))
+        return await self.connection.exchange(*several(many, self.servers))

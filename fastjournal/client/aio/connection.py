@@ -13,19 +13,21 @@ import anyio.lowlevel
 
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.aio.transport import AsyncTransport
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Address, Servers
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.client_credentials import Credentials
 from fastjournal.client.core.failures import (
+    ConnectRound,
     ReconnectEffort,
     copy_error,
     is_waited_for_at_start,
+    name_daemon,
     not_connected,
 )
 from fastjournal.client.core.multiplexer import InFlightRequest, Multiplexer
 from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
 from fastjournal.client.core.retry_policy import Reconnect
-from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
 from fastjournal.protocol import Request
 
@@ -39,7 +41,7 @@ class AsyncConnection:
     """One transport at a time, and the reconnection after its loss.
 
     Args:
-        address: The daemon's.
+        servers: Addresses of the daemon.
         credentials: Access token and TLS files.
         plan: Plan for lost connections; None: no reconnection.
         connect_timeout_s: Seconds to establish a connection.
@@ -51,7 +53,7 @@ class AsyncConnection:
 
     def __init__(
         self,
-        address: Address,
+        servers: Servers,
         credentials: Credentials,
         *,
         plan: Reconnect | None,
@@ -61,8 +63,8 @@ class AsyncConnection:
         rng: Random,
         start_soon: StartSoon,
     ) -> None:
-        self.address = address
-        self.plan = plan
+        self.servers = servers
+        self.plan = None if plan is None else plan.for_servers(len(servers))
         self.rng = rng
         self.reply_timeout_s = reply_timeout_s
         self.transport: AsyncTransport | None = None
@@ -80,12 +82,17 @@ class AsyncConnection:
         """Releases that wait for a connection."""
         self._paying = anyio.Lock()
 
+    @property
+    def address(self) -> Address:
+        """The address in use."""
+        return self.servers.current
+
     async def connect(self) -> None:
         """Connect, unless that is done; see ``Client.connect``."""
         try:
             await self._connect_first()
         except FastjournalError as error:
-            error.address = str(self.address)
+            name_daemon(error, self.address)
             raise
 
     async def _connect_first(self) -> None:
@@ -130,8 +137,7 @@ class AsyncConnection:
             return read(pipeline.requests)
         except BaseException as error:  # cancelled too
             self._owe(pipeline.gains())
-            if isinstance(error, FastjournalError):
-                error.address = str(self.address)
+            name_daemon(error, self.address)
             raise
 
     async def pay(self) -> None:
@@ -176,6 +182,7 @@ class AsyncConnection:
                     transport.abandon(in_flight)
             if not pipeline.unanswered():
                 return
+            name_daemon(transport.multiplexer.failure, transport.address)
             pipeline.lost(transport.multiplexer, anyio.current_time())
 
     def _owe(self, releases: list[Request]) -> None:
@@ -194,12 +201,21 @@ class AsyncConnection:
         async with self._connecting:
             if self.transport is not None and not self.transport.multiplexer.failed:
                 return
-            stream = await self.open_stream(
-                self.address, self._credentials, timeout_s or self._connect_timeout_s, prove=prove
-            )
-            multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
-            self.transport = AsyncTransport(stream, multiplexer, self.address)
-            self.start_soon(self.transport.run)
+            tries = ConnectRound(self.servers, timeout_s or self._connect_timeout_s, prove=prove)
+            for address in tries:
+                try:
+                    stream = await self.open_stream(
+                        address, self._credentials, tries.try_s, prove=tries.prove
+                    )
+                except (CannotConnectError, RefusedError) as error:
+                    tries.failed(address, error)
+                    continue
+                self.servers.use(address)
+                multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+                self.transport = AsyncTransport(stream, multiplexer, address)
+                self.start_soon(self.transport.run)
+                return
+            raise tries.failure
 
     async def _reconnect(self, effort: _SharedEffort) -> None:
         """Reconnect after a lost connection, with retries for a while.

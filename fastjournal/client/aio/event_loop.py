@@ -60,6 +60,14 @@ def running_loop() -> EventLoop:
     return _trio_loop() if trio and trio.lowlevel.in_trio_task() else _asyncio_loop()
 
 
+def asyncio_task() -> asyncio.Task[object] | None:
+    """Return the task of asyncio that runs now; None: another event loop runs."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 def _trio_loop() -> EventLoop:
     import trio  # noqa: PLC0415 - it is loaded already, if it runs
 

@@ -1,12 +1,14 @@
 """Job loop of tasks: leases jobs, and gives them to the body one by one or to concurrent tasks.
 
-A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then.
-So where that happens in the middle of a job (``JobLoop.__del__``) the client releases the job. A
-block (``async with jobs`` or ``async with job``) sees what happens, and is exact.
+A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then,
+as at ``break``, and later, in another task. So where that happens in the middle of a job
+(``JobLoop.__del__``) the client renews its lease no more, and the lease ends it: a failed attempt.
+A block (``async with jobs`` or ``async with job``) and ``run`` see what happens, and are exact.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import deque
@@ -17,10 +19,9 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from fastjournal.client.aio.connection import AsyncConnection
-from fastjournal.client.aio.event_loop import running_loop
+from fastjournal.client.aio.event_loop import asyncio_task, running_loop
 from fastjournal.client.aio.jobs import Job, release_jobs
 from fastjournal.client.core.leased_job import (
-    PERHAPS_FAILED,
     BodyFailure,
     OnError,
     ends_run,
@@ -61,6 +62,10 @@ class LeasePool:
         """Jobs that were delivered and have not ended: of a loop, first the one whose body runs,
         then the next ones."""
         self.stopped = False
+        self.dropped = False
+        """Its loop was just dropped: what became of the body of the first job is not known."""
+        self.on_accepted: Callable[[], object] | None = None
+        """See ``JobLoop.on_accepted``."""
         self._search: anyio.CancelScope | None = None
         self._was_answered = False
 
@@ -97,13 +102,17 @@ class LeasePool:
         with anyio.CancelScope() as self._search:
             while not (found or self.stopped):
                 try:
-                    call = polling.call(anyio.current_time(), count)
+                    at_once = self.on_accepted is not None
+                    call = polling.call(anyio.current_time(), count, at_once=at_once)
                     entries = await self._connection.call(call)
                 except FastjournalError as error:
                     await anyio.sleep(polling.failed(error, anyio.current_time()))
                     continue
                 polling.answered()
                 self._was_answered = True
+                if self.on_accepted is not None:
+                    self.on_accepted()
+                    self.on_accepted = None
                 found = [Job(entry, self._connection, self.options) for entry in entries]
                 for job in found:
                     self._connection.start_soon(job.keep)
@@ -123,12 +132,38 @@ class LeasePool:
         self.held.clear()
         await release_jobs(held, failure)
 
+    def take_all(self, *, left_by_error: bool) -> list[Job]:
+        """Return what is to be released as the block of the client ends; nothing is held then.
+
+        Without an error it is not known how the body of a loop that was just dropped was left.
+        """
+        if not left_by_error:
+            self.leave_first()
+        self.dropped = False
+        held = list(self.held)
+        self.held.clear()
+        return held
+
+    def leave_first(self) -> None:
+        """Leave the first job of a dropped loop to its lease, unless its block is open; once."""
+        was_dropped, self.dropped = self.dropped, False
+        if was_dropped and self.held and not self.held[0].finished:
+            job = self.held.popleft()
+            if not job.was_entered:
+                job.renew_no_more()
+                _log.warning(
+                    "a loop was left in the middle of job %r: a failed attempt when its lease ends;"
+                    " use run(), or 'async with job'",
+                    job.key,
+                )
+
     def abandon(self) -> None:
-        """Have all leases released by a task of the client."""
+        """Have the leases of the next jobs released by a task of the client."""
+        self.leave_first()
         self._connection.start_soon(self._release_dropped)
 
     async def _release_dropped(self) -> None:
-        await self.release_all(PERHAPS_FAILED)
+        await self.release_all(None)
         self.unregister()
 
 
@@ -141,6 +176,15 @@ class JobLoop:
         self._pool = LeasePool(connection, options, pools)
         self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         """None before it begins, and after its end."""
+
+    @property
+    def on_accepted(self) -> Callable[[], object] | None:
+        """Called once, when the daemon has accepted a NEXT; until then none of them waits."""
+        return self._pool.on_accepted
+
+    @on_accepted.setter
+    def on_accepted(self, call: Callable[[], object] | None) -> None:
+        self._pool.on_accepted = call
 
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends at once, and leases nothing.
@@ -187,6 +231,7 @@ class JobLoop:
 
     def __del__(self) -> None:
         if self._call_in_loop is not None:
+            self._pool.dropped = True
             self._call_in_loop(self._pool.abandon)
 
     def _begin(self) -> None:
@@ -252,6 +297,8 @@ class _Tasks:
         self._work = work
         self._limit = limit
         self._raises = raises
+        self._host: asyncio.Task[object] | None = None
+        """Task that called ``run``, on asyncio."""
         self._begun = 0
         self._running = 0
         self._one_ended = anyio.Event()
@@ -261,6 +308,7 @@ class _Tasks:
     async def run(self) -> int:
         """Find work and begin tasks until there is none, or enough; return how many were begun."""
         failure: FastjournalError | None = None
+        self._host = asyncio_task()
         async with anyio.create_task_group() as group:
             try:
                 await self._begin_tasks(group)
@@ -322,11 +370,26 @@ class _Tasks:
     async def _work_on(self, job: Job) -> None:
         """Have one job done; where it fails, report that."""
         try:
-            await self._work(job)
+            try:
+                await self._work(job)
+            except asyncio.CancelledError as error:
+                if self._is_cancelled():
+                    raise
+                # else it would end the task group, and all other jobs, without an error
+                raise RuntimeError("it awaited something that was cancelled") from error
         except Exception as error:  # foreign code: the job has failed
             if self._raises or (isinstance(error, LeaseLostError) and job.loss is not None):
                 raise
             await release_jobs([job], report_failure(job, error))
+
+    def _is_cancelled(self) -> bool:
+        """Whether the task that runs now was cancelled by its lease, or with the whole loop.
+
+        asyncio raises the same exception in a task that awaits another task, or a future, which was
+        cancelled.
+        """
+        is_asked = anyio.get_current_task().has_pending_cancellation()
+        return self._host is None or self._host.cancelling() > 0 or is_asked
 
     def _note_stall(self, key: bytes, stalls: int, reason: str) -> None:
         """Note that a job may stall the program, for the next time that it is delivered.

@@ -66,6 +66,10 @@ class KeptLease(HeldLease):
         self.finished = True
         self._renewal.cancel()
 
+    def renew_no_more(self) -> None:
+        """Stop the renewal, and do nothing else: the lease ends by time, unless the work does."""
+        self._renewal.cancel()
+
     async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
         """Renew the lease; return why that failed.
 
@@ -131,8 +135,10 @@ class Job(LeasedJob, KeptLease, JobMethods):
     async def release(self, *, delay: Duration | None = None) -> None:
         await self._end(lambda: self._release_call(delay))
 
-    async def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
-        failed = self._failed_attempt(reason, delay)
+    async def fail(
+        self, reason: str = "", *, delay: Duration | None = None, attempts_max: int = 0
+    ) -> FailedAttempt:
+        failed = self._failed_attempt(reason, delay, attempts_max)
         await self._end(lambda: self._failure(failed))
         return await self._settled(failed)
 
@@ -218,6 +224,10 @@ class Job(LeasedJob, KeptLease, JobMethods):
 
     async def __aenter__(self) -> Job:
         self.was_entered = True
+        if self._renewal.cancel_called and not self.finished and self.loss is None:
+            # its loop was dropped before: its block is what tells now
+            self._renewal = anyio.CancelScope()
+            self._connection.start_soon(self.keep)
         self._block = self._as_block()
         await self._block.__aenter__()
         return self

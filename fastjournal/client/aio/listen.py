@@ -13,6 +13,7 @@ from fastjournal.client.aio.transport import AsyncTransport
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
+from fastjournal.client.core.failures import name_daemon
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_REPEATS_MAX, LISTENER_PING_S
@@ -39,7 +40,7 @@ class Listener:
         try:
             await self._subscribe()
         except FastjournalError as error:
-            error.address = str(self._connection.address)
+            name_daemon(error, self._connection.address)
             raise
         return self
 
@@ -55,7 +56,7 @@ class Listener:
         try:
             return await self._next()
         except FastjournalError as error:
-            error.address = str(self._connection.address)
+            name_daemon(error, self._connection.address)
             raise
 
     async def _next(self) -> Change:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from typing import Final
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSStream
 
-from fastjournal.client.core.address import Address, UnixAddress
+from fastjournal.client.core.address import KEEPALIVE, Address, UnixAddress
 from fastjournal.client.core.client_credentials import Credentials, FirstAnswer
 from fastjournal.client.core.failures import cannot_connect
 from fastjournal.limits import RECEIVE_BYTES_MAX
@@ -37,16 +36,18 @@ async def open_stream(
     Raises:
         CannotConnectError: Nothing listens there, the name or path does not exist, or the daemon
             does not prove its identity.
+        ConfigError: A daemon for tests runs in this process; see ``check_found``.
         RefusedError: The daemon does not accept the token; code ``auth-failed``.
     """
+    credentials.check_allowed()
     try:
         with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as patience:
             if isinstance(address, UnixAddress):
                 plain: SocketStream = await anyio.connect_unix(address.path)
             else:
                 plain = await anyio.connect_tcp(address.host, address.port)
-                raw = plain.extra(SocketAttribute.raw_socket)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in KEEPALIVE:
+                    plain.extra(SocketAttribute.raw_socket).setsockopt(*option)
             return await _enter(plain, address, credentials, prove)
     except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
         cause = error.__cause__

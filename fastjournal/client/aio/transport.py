@@ -75,7 +75,7 @@ class AsyncTransport:
     def __init__(self, stream: ByteStream, multiplexer: Multiplexer, address: Address) -> None:
         self.multiplexer = multiplexer
         self._stream = stream
-        self._address = address
+        self.address = address
         self._scope = anyio.CancelScope()
         self._loop = running_loop()
         self._something_to_send = self._loop.new_event()
@@ -132,7 +132,7 @@ class AsyncTransport:
         multiplexer = self.multiplexer
         if self._loop.now() - self._ignored_since > sum(self._patiences(silence_s)):
             # Nobody has waited for so long: each was cancelled before.
-            self.end(timed_out(self._address, silence_s))
+            self.end(timed_out(self.address, silence_s))
         if multiplexer.failed or (multiplexer.has_room and not self._room):
             return
         while True:
@@ -142,7 +142,7 @@ class AsyncTransport:
             if not patience.cancelled_caught and (multiplexer.has_room or multiplexer.failed):
                 return
             if patience.cancelled_caught and multiplexer.answered == answered:
-                self.end(timed_out(self._address, silence_s))
+                self.end(timed_out(self.address, silence_s))
                 return
 
     def _pass_room_on(self) -> None:
@@ -164,10 +164,10 @@ class AsyncTransport:
                 # While the program did not run, an answer may have come that nobody has read.
                 late_s = self._loop.now() - patience.deadline
                 wait_s = min(late_s, patience_s)
-        self.end(timed_out(self._address, silence_s))
+        self.end(timed_out(self.address, silence_s))
 
     def _patiences(self, silence_s: float | None) -> Iterator[float]:
-        """Give the seconds of silence to put up with, then those more that a SNAPSHOT may take."""
+        """Give the seconds of silence to put up with, and those more of SNAPSHOT and REMOTE."""
         yield math.inf if silence_s is None else silence_s
         if self.multiplexer.is_held_up:
             yield CLIENT_SNAPSHOT_S

@@ -5,6 +5,6 @@ multiplexer  identifiers, replies and notifications of one connection
 pipeline, retry_policy   which requests are sent again after a lost connection
 leased_job, held_lease, poll_loop   jobs from delivery to completion, renewal, loops
 failures     the ways in which a connection fails, each with code, sentence and hint
-address, client_credentials, worker_options   what a client is given
+address, settings, client_credentials, worker_options   what a client is given
 results, changes, stats, delivery_reasons, failed_attempts   what it returns
 """

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fastjournal.client.core.address import Address, TcpAddress
+from fastjournal.client.core.address import Address, Servers, TcpAddress, parse_servers
 from fastjournal.client.core.calls import refusal
 from fastjournal.client.core.failures import (
+    HTTP_ANSWERED,
     LATER,
     OTHER_PORT_HINT,
     TOKEN_HINT,
     cannot_connect,
+    is_http,
     turned_away,
 )
+from fastjournal.client.core.settings import Settings, config_files, find_daemon
 from fastjournal.errors import BadRequestError, CannotConnectError, ConfigError, ProtocolError
 from fastjournal.limits import AUTH_TOKEN_BYTES_MAX
+from fastjournal.options import ENVIRONMENT, flag
 from fastjournal.private import check_pem, read_private
 from fastjournal.protocol import (
     ClientConnection,
@@ -41,6 +45,30 @@ Tls: TypeAlias = "ssl.SSLContext | bool | str | os.PathLike[str] | None"
 
 _IDENTIFIER = 1
 
+_why_not_found: tuple[str, str] | None = None
+"""Why no client of this process connects to a daemon that it does not name, and what to do."""
+
+
+def forbid_found(why: tuple[str, str] | None) -> None:
+    """Have clients connect only to daemons that the program names, for tests.
+
+    Args:
+        why: Sentence of the error, and what to do; None: they connect again.
+    """
+    global _why_not_found  # noqa: PLW0603 - it holds for the process, as the clock does
+    _why_not_found = why
+
+
+def check_found() -> None:
+    """Check that a client may use a daemon that the program does not name.
+
+    Raises:
+        ConfigError: A daemon for tests runs in this process.
+    """
+    if _why_not_found is not None:
+        message, hint = _why_not_found
+        raise ConfigError(message, hint=hint)
+
 
 class Credentials(msgspec.Struct, frozen=True):
     """Credentials of a client. The token is in no representation of this."""
@@ -49,6 +77,15 @@ class Credentials(msgspec.Struct, frozen=True):
     """For every TCP address; None: only for those that say ``tls://``."""
     auth: bytes | None = None
     """The token of AUTH, which is sent before anything else; None: none is sent."""
+    name: bytes = b""
+    """Name of the client, for people who look at workers; empty: none."""
+    is_found: bool = False
+    """The program has named no address, so it was found in the settings, or is the default."""
+
+    def check_allowed(self) -> None:
+        """Check before a connection; raise what ``check_found`` does."""
+        if self.is_found:
+            check_found()
 
     def __repr__(self) -> str:
         return f"Credentials(tls={self.tls!r})"
@@ -70,13 +107,14 @@ class Credentials(msgspec.Struct, frozen=True):
         is refused.
         """
         if self.auth is None:
-            prove = prove or self.context_for(address) is not None
-            nop = Request(function=Function.NOP, identifier=_IDENTIFIER)
+            prove = prove or bool(self.name) or self.context_for(address) is not None
+            nop = Request(function=Function.NOP, identifier=_IDENTIFIER, key=self.name)
             return encode_request(nop) if prove else b""
         return encode_request(
             Request(
                 function=Function.AUTH,
                 identifier=_IDENTIFIER,
+                key=self.name,
                 value_type=ValueType.BUFFER,
                 value=self.auth,
             )
@@ -110,8 +148,9 @@ class FirstAnswer:
         except ProtocolError as error:
             if not data:
                 raise self._closed() from error
+            spoken = HTTP_ANSWERED if is_http(data) else error.message
             raise CannotConnectError(
-                f"{self._address} does not speak the protocol: {error.message}",
+                f"{self._address} does not speak the protocol: {spoken}",
                 code=error.code,
                 hint=OTHER_PORT_HINT,
             ) from error
@@ -131,7 +170,56 @@ class FirstAnswer:
         return cannot_connect(self._address, OSError("it closed the connection"))
 
 
-def make_credentials(tls: Tls = None, auth: str | bytes | None = None) -> Credentials:
+def find_credentials(
+    address: str | None, tls: Tls = None, auth: str | bytes | None = None, name: str = ""
+) -> tuple[Servers, Credentials]:
+    """Return the addresses and credentials that these arguments of a client mean.
+
+    Without addresses they are those of the environment, the client file or the default (see
+    ``settings``), but for ``tls`` and ``auth`` where these are given. With addresses nothing else
+    is read: no variable sends a token to a server that the program names.
+
+    Raises:
+        BadRequestError: An address is none, or the token is empty or too long.
+        ConfigError: A variable or a file is wrong, or a file that it names cannot be used.
+    """
+    if address is not None:
+        return parse_servers(address), make_credentials(tls, auth, name)
+    found = find_daemon({}, os.environ, config_files(os.environ))
+    for setting in ENVIRONMENT:
+        if (auth if setting == "auth_file" else tls) is not None:
+            found.pop(setting, None)
+    given, others = make_credentials(tls, auth), credentials_of(found)
+    credentials = Credentials(
+        others.tls if tls is None else given.tls,
+        others.auth if auth is None else given.auth,
+        name.encode(),
+        is_found=True,
+    )
+    return parse_servers(found["server"]), credentials
+
+
+def credentials_of(settings: Settings) -> Credentials:
+    """Return the credentials that these settings name; their files are read now.
+
+    Raises:
+        ConfigError: A file cannot be used; the hint says where its name came from.
+    """
+    files = {name: file for name, file in settings.items() if name != "server"}
+    try:
+        return load_credentials(**files)
+    except ConfigError as error:
+        for name, file in files.items():
+            if error.path == file and (source := settings.sources[name]) != flag(name):
+                named = f"{name} of {source}" if source not in ENVIRONMENT.values() else source
+                error.hint = "; ".join(filter(None, [f"named by {named}", error.hint]))
+                break
+        raise
+
+
+def make_credentials(
+    tls: Tls = None, auth: str | bytes | None = None, name: str = ""
+) -> Credentials:
     """Return what the options ``tls`` and ``auth`` of a client mean.
 
     Raises:
@@ -150,7 +238,7 @@ def make_credentials(tls: Tls = None, auth: str | bytes | None = None) -> Creden
         context = make_context(tls)
     else:
         context = tls
-    return Credentials(context, auth)
+    return Credentials(context, auth, name.encode())
 
 
 def load_credentials(

@@ -5,16 +5,91 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
 from fastjournal.client.core.stats import EntryExplanation
+from fastjournal.keys import shown_domain
+from fastjournal.limits import INSTANT_US_MAX
 from fastjournal.time_texts import format_duration
 
 HIDDEN = "an entry that your token does not cover"
 _IF_GONE = "if the worker is gone:"
+
+
+_GROUP_TEXT_MAX = 500
+"""Characters of an error that tell its group: few enough for the address of a page."""
+_GROUPS_KEPT = 1024
+"""Lines of errors whose groups are remembered: many jobs fail with the same one."""
+
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|[\w.+%-]+@[\w-]+(?:\.[\w-]+)*"
+    r"|(?<!\w)'[^']+'(?!\w)|\"[^\"]+\""
+    r"|(?<![\w#-])(?=[\w-]*[a-z])(?=[\w-]*\d)\w+(?:[-_]\w+)+"
+    r"|(?<!\w)(?=[a-f-]*\d)[0-9a-f][0-9a-f-]{7,}(?!\w)"
+    r"|(?<![\w.])(?<!http/)\d+(?:[.:,]\d+)*",
+    re.IGNORECASE,
+)
+"""Addresses, also of e-mail, quoted words, identifiers, dates, numbers."""
+
+_CODE = re.compile(
+    r"\b(?:code|errno|exit|ftp|https?(?:/[\d.]+)?|[ls]mtp|refused|response|signal|status)"
+    r"[\s:=(]{1,2}$"
+    r"|error(?:\s|: ?\()$",
+    re.IGNORECASE,
+)
+"""Word before a number that tells errors apart."""
+_CODE_CHARACTERS = 40
+"""More than such a word and what is behind it have."""
+_STATUS = re.compile("[1-5][0-9]{2}")
+"""Status code of HTTP, SMTP or FTP, which may begin an error."""
+_WORD = re.compile(r"\S+")
+_MAY_VARY = re.compile(r"[\d@]")
+
+
+def error_group(text: str) -> str:
+    """Return what an error has in common with those that are alike: its line, ``#`` for numbers.
+
+    Exit and status codes stay. It is cut where it is long.
+    """
+    return _group_of_line(error_line(text)[:_GROUP_TEXT_MAX]) or "no error given"
+
+
+@lru_cache(_GROUPS_KEPT)
+def _group_of_line(line: str) -> str:
+    """Return ``_VARIABLE.sub(_without_number, line)``, looked for only where it can be.
+
+    All that varies is in a word with a digit or an ``@``, unless it is quoted.
+    """
+    if "'" in line or '"' in line:
+        return _VARIABLE.sub(_without_number, line)
+    parts: list[str] = []
+    end = 0
+    for word in _WORD.finditer(line):
+        if _MAY_VARY.search(word[0]):
+            for match in _VARIABLE.finditer(line, *word.span()):
+                parts += line[end : match.start()], _without_number(match)
+                end = match.end()
+    return "".join(parts) + line[end:]
+
+
+def error_line(text: str) -> str:
+    """Return the line of an error that says what it is: the first one, of a traceback the last."""
+    text = text.strip()
+    is_traceback = text.startswith("Traceback ")
+    return (text.rpartition("\n")[2] if is_traceback else text.partition("\n")[0]).strip()
+
+
+def _without_number(match: re.Match[str]) -> str:
+    number, at = match[0], match.start()
+    before = max(0, at - _CODE_CHARACTERS)
+    is_code = number.isdecimal() and _CODE.search(match.string, before, at) is not None
+    return number if is_code or (not at and _STATUS.fullmatch(number)) else "#"
 
 
 class DeliveryReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,16 +135,60 @@ def reasons_of(entry: EntryExplanation, *, shows_token: bool = True) -> list[Del
         found = list(map(_without_token, found))
     if entry.state in ("ready", "delayed"):
         found += _held(entry)
+    if entry.state == "ready" and not found and entry.domain_next_waiting == 0:
+        found.append(_no_worker(entry))
     return found
+
+
+NO_WORKER: Final = ("no-worker", "workers-busy")
+"""Codes of the reasons for which an entry that is due now is not taken."""
 
 
 def order_text(entry: EntryExplanation) -> str:
     """Return what an entry waits for that nothing holds back: its turn."""
+    return f"not waiting for anything: {_place(entry)}"
+
+
+def _place(entry: EntryExplanation) -> str:
     before = entry.ready_before
     if not before:
-        return "not waiting for anything: due now, the first of its domain"
-    entries = "1 entry" if before == 1 else f"{before:,} entries"
-    return f"not waiting for anything: due now, {entries} before it in its domain"
+        return "due now, the first of its domain"
+    return f"due now, {_times(before, 'entry', 'entries')} before it in its domain"
+
+
+def _no_worker(entry: EntryExplanation) -> DeliveryReason:
+    """Return that nobody waits for work of the domain of an entry that is due."""
+    name = shown_domain((entry.domain or "").encode()).decode()
+    busy, leased = entry.domain_workers_busy, entry.domain_worked_on
+    see = f"see them: fj-cli workers --queue {_word(name)}"
+    if busy:
+        takes = "worker takes" if busy == 1 else "workers take"
+        text = f"{_place(entry)}; {busy:,} {takes} work of {name}, and all are busy"
+        more = f"wait for one of them, or start more: {_start(name)}"
+        return DeliveryReason(code="workers-busy", text=text, advice=(more, see))
+    text = f"{_place(entry)}, but no worker waits for work of {name}"
+    if leased:
+        text += f"; {_times(leased, 'job')} of it {'is' if leased == 1 else 'are'} leased,"
+        text += " so its workers may be busy"
+    return DeliveryReason(code="no-worker", text=text, advice=(f"start one: {_start(name)}", see))
+
+
+def _start(name: str) -> str:
+    return f"fj-worker ... --queues {_word(name)}"
+
+
+_ONE_OF_A_URI = "of a URI one job waits, over all queues"
+
+
+def took_uri_text(entry: EntryExplanation) -> str:
+    """Return which job of another queue gave way to an entry; empty: none that is known."""
+    if entry.took_uri_from is None:
+        return ""
+    return f"it took its URI from {_of_queue(entry.took_uri_from)}: {_ONE_OF_A_URI}"
+
+
+def _of_queue(key: str) -> str:
+    return f"{key}, a job of the queue {key.partition(':')[0]}" if key else HIDDEN
 
 
 def _leased(entry: EntryExplanation) -> Iterator[DeliveryReason]:
@@ -104,7 +223,7 @@ def _buried(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     failures = entry.attempts
     text = f"buried after {_times(failures, 'failed attempt')}" if failures else "buried"
     if entry.buried_reason:
-        text += f": {entry.buried_reason}"
+        text += f": {error_line(entry.buried_reason)}"
     key = _key(entry)
     yield DeliveryReason(
         code="buried",
@@ -114,6 +233,19 @@ def _buried(entry: EntryExplanation) -> Iterator[DeliveryReason]:
 
 
 def _deleted(entry: EntryExplanation) -> Iterator[DeliveryReason]:
+    if entry.uri_taken_by is not None:
+        by = entry.uri_taken_by
+        yield DeliveryReason(
+            code="replaced",
+            text=f"replaced by {_of_queue(by)}, which has the same URI: {_ONE_OF_A_URI}",
+            since_us=entry.deleted_us,
+            advice=(
+                "for one job in each queue, enqueue with unique=... in place of uri=... (fj-cli"
+                " set --unique)",
+                *([f"look at it: fj-cli explain {_word(by)}"] if by else []),
+            ),
+        )
+        return
     yield DeliveryReason(
         code="tombstone",
         text="completed, deleted or replaced; its tombstone keeps older SETs of this key out",
@@ -174,11 +306,19 @@ def _not_before(entry: EntryExplanation) -> DeliveryReason:
             advice=("set it with a shorter delay, or wait",),
         )
     if entry.last_error is not None and not untouched:
+        failed = _times(entry.attempts, "failed attempt")
         return DeliveryReason(
             code="back-off",
-            text=f"{_times(entry.attempts, 'failed attempt')}, the last: {entry.last_error}",
+            text=f"{failed}, the last: {error_line(entry.last_error)}",
             until_us=until,
             advice=("wait for the next attempt, or repair the cause",),
+        )
+    if entry.attempts > 1 and not untouched:
+        return DeliveryReason(
+            code="back-off",
+            text=f"{_times(entry.attempts, 'lost lease')}: its workers ended, or did not renew it",
+            until_us=until,
+            advice=("see whether it kills its workers, or takes longer than their lease",),
         )
     return DeliveryReason(
         code="delayed",
@@ -191,11 +331,20 @@ def _not_before(entry: EntryExplanation) -> DeliveryReason:
 
 def _held(entry: EntryExplanation) -> Iterator[DeliveryReason]:
     """Yield what holds the whole domain back."""
-    domain = _word(entry.domain or "")
+    name = shown_domain((entry.domain or "").encode()).decode()
+    domain = _word(name)
+    if entry.daemon_paused_until_us > entry.now_us:
+        until = entry.daemon_paused_until_us
+        yield DeliveryReason(
+            code="all-paused",
+            text="all domains are paused",
+            until_us=until if until <= INSTANT_US_MAX else None,
+            advice=("wait, or end the pause: fj-cli resume --all",),
+        )
     if entry.domain_paused_until_us > entry.now_us:
         yield DeliveryReason(
             code="paused",
-            text=f"the domain {entry.domain} is paused",
+            text=f"the domain {name} is paused",
             until_us=entry.domain_paused_until_us,
             advice=(f"wait, or end the pause: fj-cli resume {domain}",),
         )
@@ -203,7 +352,7 @@ def _held(entry: EntryExplanation) -> Iterator[DeliveryReason]:
         interval = format_duration(entry.domain_interval_us)
         yield DeliveryReason(
             code="limited",
-            text=f"rate limit of the domain {entry.domain}: one delivery each {interval}",
+            text=f"rate limit of the domain {name}: one delivery each {interval}",
             since_us=entry.domain_delivered_us or None,
             until_us=entry.domain_waits_until_us,
             advice=(f"wait, or change it: fj-cli limit {domain} --interval ...",),
@@ -212,7 +361,7 @@ def _held(entry: EntryExplanation) -> Iterator[DeliveryReason]:
         jobs = _times(entry.domain_worked_on, "entry", "entries")
         yield DeliveryReason(
             code="limited",
-            text=f"concurrency limit of the domain {entry.domain}: {jobs} leased,"
+            text=f"concurrency limit of the domain {name}: {jobs} leased,"
             f" {entry.domain_jobs_max} allowed",
             since_us=entry.domain_delivered_us or None,
             until_us=entry.domain_held_until_us or None,

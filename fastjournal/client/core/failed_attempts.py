@@ -38,6 +38,8 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     daemon did not say, for instance because the token has no right to read."""
     reason: str
     """Sentence for people who examine the entry later, as the daemon keeps it."""
+    told_max: int = 0
+    """Bound on failed attempts that goes with the failure; 0: none."""
 
     @property
     def delay(self) -> timedelta | None:
@@ -46,7 +48,12 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_retry(
-    reason: str, *, failures_before: int, delay_us: int | None, attempts_max: int
+    reason: str,
+    *,
+    failures_before: int,
+    delay_us: int | None,
+    attempts_max: int,
+    told_max: int = 0,
 ) -> FailedAttempt:
     """Return the outcome of a failed attempt, as far as the worker knows it.
 
@@ -55,6 +62,7 @@ def decide_retry(
         failures_before: Attempts of the entry that failed before this one.
         delay_us: Microseconds of the delay before the next attempt.
         attempts_max: The worker's bound on failed attempts; 0: no bound.
+        told_max: One more, which goes with the failure; 0: none.
 
     Raises:
         TypeError: The reason is no text.
@@ -62,13 +70,14 @@ def decide_retry(
     if not isinstance(reason, str):
         raise TypeError(f"reason is str, not {type(reason).__name__}")
     attempts = failures_before + 1
-    is_last = 0 < attempts_max <= attempts
+    is_last = 0 < attempts_max <= attempts or 0 < told_max <= attempts
     cut = reason[:REASON_BYTES_MAX].encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX]
     return FailedAttempt(
         attempts=attempts,
         delay_us=None if is_last else delay_us,
         buried=is_last,
         reason=cut.decode("utf-8", "ignore"),
+        told_max=told_max,
     )
 
 

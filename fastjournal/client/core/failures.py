@@ -5,9 +5,10 @@ An effort to replace a lost connection says when to try again, and when to give 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Address, Servers
 from fastjournal.client.core.retry_policy import Backoff, Reconnect
 from fastjournal.errors import CannotConnectError, FastjournalError, ProtocolError, RefusedError
 from fastjournal.protocol.constants import Effect, ErrorCode
@@ -30,7 +31,10 @@ CERTIFICATE_HINT = "trust its authority (tls), connect by a name in it, and chec
 OWN_CERTIFICATE_HINT = (
     "give a certificate that is valid, of an authority that the daemon trusts, in the context tls"
 )
-TOKEN_HINT = "give the token (auth) that is in the daemon's file --auth-tokens"
+TOKEN_HINT = (
+    "give the token (auth, or FASTJOURNAL_AUTH_FILE where no address is given) that is in the"
+    " daemon's file --auth-tokens"
+)
 
 _FOR_OPTIONS = {
     CERTIFICATE_HINT: "trust its authority (--tls-ca), use a name that is in it, check its dates",
@@ -110,12 +114,24 @@ def connection_broken(error: OSError) -> CannotConnectError:
     return connection_lost(reason_of(error))
 
 
+_CLOSED_HINT = f"{OTHER_PORT_HINT}; a standby closes, too: name all nodes, with commas between them"
+
+
 def closed_by_peer(*, silent: bool) -> CannotConnectError:
     """The daemon closed the connection; ``silent``: and never sent anything on it."""
     reason = "the daemon closed the connection"
     if silent:
-        return connection_lost(f"{reason} without a reply", OTHER_PORT_HINT)
+        return connection_lost(f"{reason} without a reply", _CLOSED_HINT)
     return connection_lost(reason)
+
+
+def is_http(data: bytes | bytearray) -> bool:
+    """Whether this is the begin of an answer of HTTP."""
+    return data[:5] == b"HTTP/"
+
+
+HTTP_ANSWERED = "something answered that is no fastjournald: it speaks HTTP"
+"""Sentence of the error where ``is_http``."""
 
 
 def turned_away(reason: RefusedError) -> CannotConnectError:
@@ -123,7 +139,7 @@ def turned_away(reason: RefusedError) -> CannotConnectError:
     return CannotConnectError(
         f"the daemon ended the connection: {reason.message}",
         code=reason.code,
-        hint="try again later" if reason.code in LATER else None,
+        hint="try again later" if reason.code in LATER else reason.hint,
     )
 
 
@@ -231,8 +247,73 @@ def copy_error(error: FastjournalError) -> FastjournalError:
     if isinstance(error, ProtocolError):
         copy: FastjournalError = ProtocolError(error.message, code=error.code)
         copy.hint = error.hint
-        return copy
-    return type(error)(error.message, code=error.code, hint=error.hint)
+    else:
+        copy = type(error)(error.message, code=error.code, hint=error.hint)
+    copy.address = error.address
+    return copy
+
+
+def name_daemon(error: BaseException | None, address: Address) -> None:
+    """Have an error name the daemon that was asked, unless it names one."""
+    if isinstance(error, FastjournalError) and error.address is None:
+        error.address = str(address)
+
+
+class ConnectRound:
+    """One try at each address of a list, from the one in use on. Iterating gives them.
+
+    There is no pause between them. Where all fail, the error says why each did. Its code is that of
+    a daemon which answered, if there was one: a standby answers nothing.
+
+    Args:
+        servers: The list.
+        timeout_s: Seconds for the round, of which each address has an equal part.
+        prove: A daemon has to answer something. With several addresses it always has to: a standby
+            closes what a socket unit has accepted for it.
+    """
+
+    def __init__(self, servers: Servers, timeout_s: float, *, prove: bool) -> None:
+        self._servers = servers
+        self._failures: list[tuple[Address, CannotConnectError | RefusedError]] = []
+        self.try_s = timeout_s / len(servers)
+        self.prove = prove or len(servers) > 1
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._servers.in_turn())
+
+    def failed(self, address: Address, error: CannotConnectError | RefusedError) -> None:
+        """Note that a try failed."""
+        self._failures.append((address, error))
+
+    @property
+    def failure(self) -> FastjournalError:
+        """Why no address gave a connection."""
+        errors = [error for _, error in self._failures]
+        error = min(errors, key=_weight)
+        if len(errors) == 1:
+            return error
+        reasons = [f"{address}: {_reason_at(address, one)}" for address, one in self._failures]
+        whole = copy_error(error)
+        whole.message = "; ".join(reasons)
+        if isinstance(error, CannotConnectError):
+            whole.message = f"cannot connect to {whole.message}"
+        whole.address = str(self._servers)
+        return whole
+
+
+def _weight(error: FastjournalError) -> int:
+    """Return the rank of a failure among those of a round, the one that says most first."""
+    if isinstance(error, RefusedError):
+        return 0
+    return 1 if error.code in IN_VAIN else 2 if error.code in LATER else 3
+
+
+def _reason_at(address: Address, error: FastjournalError) -> str:
+    """Return why a try failed, without its address."""
+    reason = error.message
+    for prefix in (f"cannot connect to {address}: ", f"{address} "):
+        reason = reason.removeprefix(prefix)
+    return reason
 
 
 class ReconnectEffort:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -21,10 +21,13 @@ from fastjournal.client.core.results import Decodable, Entry, RenewedLease, Writ
 from fastjournal.client.core.stats import EntryStats
 from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
-from fastjournal.limits import REASON_BYTES_MAX
-from fastjournal.numeric import exponential_backoff
+from fastjournal.limits import FAILED_ATTEMPTS_MAX, REASON_BYTES_MAX
+from fastjournal.numeric import check_integer, exponential_backoff
 from fastjournal.protocol import Meta
-from fastjournal.times import Duration, to_timedelta, to_timedelta_or_none
+from fastjournal.times import Duration, to_timedelta
+
+if TYPE_CHECKING:
+    from traceback import StackSummary
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +40,8 @@ class BodyFailure(msgspec.Struct, frozen=True):
     """Failure of a body: it was left by an exception."""
 
     reason: str = ""
-    certain: bool = True
-    """False: its iterator was dropped, by an exception as by ``break``."""
 
 
-PERHAPS_FAILED = BodyFailure(certain=False)
 LEFT = BodyFailure("left by an exception or break")
 """Failure of a body whose blocking loop was dropped in the middle of a job."""
 
@@ -63,16 +63,28 @@ def ends_run(on_error: OnError) -> bool:
     return on_error == "raise"
 
 
-def report_failure(job: LeasedJob, error: Exception) -> BodyFailure:
-    """Log the exception of a job; return the failure, whose reason has a short traceback."""
+def report_failure(
+    job: LeasedJob, error: Exception, tell: Callable[[str, StackSummary], object] | None = None
+) -> BodyFailure:
+    """Log the exception of a job; return the failure, whose reason has a short traceback.
+
+    Args:
+        job: It.
+        error: The exception.
+        tell: Logs its text and its frames, in place of a warning with the whole traceback.
+    """
     import traceback  # noqa: PLC0415 - few programs need it
 
     room = REASON_BYTES_MAX // 2  # the error first: it is what is looked for
     failure = failure_of(error) or LEFT
     text = failure.reason[:room].encode("utf-8", "backslashreplace").decode()
-    frames = traceback.format_tb(error.__traceback__)
-    # no exc_info: the handler would ask foreign code for the text, and that has no bound
-    _log.warning("job %r failed: %s\n%s", job.key, text, "".join(frames).rstrip())
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = stack.format()
+    if tell is not None:
+        tell(text, stack)
+    else:
+        # no exc_info: the handler would ask foreign code for the text, and that has no bound
+        _log.warning("job %r failed: %s\n%s", job.key, text, "".join(frames).rstrip())
     return BodyFailure(f"{text}\n{''.join(frames[-_FRAMES_MAX:])}".rstrip())
 
 
@@ -133,8 +145,8 @@ class LeasedJob(Decodable, HeldLease):
 
     @property
     def uri(self) -> bytes:
-        """Resource that the work is about (deduplication key); empty if there is none."""
-        return self.entry.second_key
+        """Resource that the work is about (deduplication key); empty: none, perhaps ``unique``."""
+        return self.entry.uri
 
     @property
     def unique(self) -> bytes | None:
@@ -192,7 +204,9 @@ class LeasedJob(Decodable, HeldLease):
     def _burial(self, reason: str) -> Call[None]:
         return calls.bury(self.key, self.token, reason=reason)
 
-    def _failed_attempt(self, reason: str, delay: Duration | None) -> FailedAttempt:
+    def _failed_attempt(
+        self, reason: str, delay: Duration | None, attempts_max: int = 0
+    ) -> FailedAttempt:
         """Return what follows from a failure."""
         delay_us = duration("delay", delay)
         if delay_us is None:
@@ -202,6 +216,7 @@ class LeasedJob(Decodable, HeldLease):
             failures_before=self.attempts,
             delay_us=delay_us,
             attempts_max=self._options.attempts_max,
+            told_max=check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX),
         )
 
     def _failure(self, failed: FailedAttempt) -> Call[None]:
@@ -214,15 +229,13 @@ class LeasedJob(Decodable, HeldLease):
             self.token,
             delay=failed.delay,
             error=failed.reason,
+            attempts_max=failed.told_max,
         )
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
         """Return what builds the request for a job whose body was left."""
         if failure is None:
             return lambda: self._release_call(None)
-        if not failure.certain:
-            delay = to_timedelta_or_none(self._delay_after_failure_us())
-            return lambda: self._release_call(delay)
         failed = self._failed_attempt(failure.reason, None)
         return lambda: self._failure(failed)
 
@@ -281,7 +294,9 @@ class JobMethods(ABC):
         """
 
     @abstractmethod
-    def fail(self, reason: str = "", *, delay: Duration | None = None) -> Any:
+    def fail(
+        self, reason: str = "", *, delay: Duration | None = None, attempts_max: int = 0
+    ) -> Any:
         """Report a failed attempt: the entry is due again after a delay, or buried after the last.
 
         The daemon counts the attempt, and keeps the reason as the entry's last error. It is asked
@@ -290,6 +305,8 @@ class JobMethods(ABC):
         Args:
             reason: For people who examine it later; bytes over 4,096 are cut.
             delay: Length of the delay; None: as ``retry_delay`` of the loop says.
+            attempts_max: Failed attempts, this one included, after which it is buried, for this
+                job; 0: the bounds of the loop, the domain and the daemon only.
 
         Raises:
             LeaseLostError: The lease was lost before.

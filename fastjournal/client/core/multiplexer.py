@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable
 
 from fastjournal.client.core.calls import cancellation, refusal
 from fastjournal.client.core.failures import (
+    HTTP_ANSWERED,
     OTHER_PORT_HINT,
     TLS_FAILED,
     closed_by_peer,
     copy_error,
+    is_http,
     turned_away,
 )
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
 from fastjournal.protocol import CONNECTION_CLOSED, ClientConnection, Flag, Function, Reply, Request
+from fastjournal.protocol.functions import BY_SERVER_FIRST
 
 Undo = Callable[[Request, Reply], list[Request]]
 
@@ -67,7 +70,6 @@ class InFlightRequest:
 # A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
 _LISTEN = int(Flag.LISTEN)
 _NEXT = int(Function.NEXT)
-_SNAPSHOT = int(Function.SNAPSHOT)
 _CANCEL = int(Function.CANCEL)
 
 _NO_REQUEST = 0
@@ -91,7 +93,7 @@ class Multiplexer:
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._last_bytes = 0
-        self._snapshots = 0
+        self._held_up_by = 0
         self._failure: FastjournalError | None = None
         self._heard = False
         self.answered = 0
@@ -121,8 +123,8 @@ class Multiplexer:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether a SNAPSHOT is in flight, whose reply delays the later ones."""
-        return self._snapshots > 0
+        """Whether a SNAPSHOT or REMOTE is in flight, whose reply delays the later ones."""
+        return self._held_up_by > 0
 
     @property
     def room(self) -> int:
@@ -170,8 +172,8 @@ class Multiplexer:
         pending = self._in_flight[request.identifier] = InFlightRequest(request, undo)
         self._unsent.append(data)
         self._last_bytes = len(data)
-        if request.function == _SNAPSHOT:
-            self._snapshots += 1
+        if request.function >= BY_SERVER_FIRST:
+            self._held_up_by += 1
         self._unsent_bytes += len(data)
         return pending
 
@@ -232,6 +234,8 @@ class Multiplexer:
             if not data:
                 self.fail(closed_by_peer(silent=False))  # inside a reply
                 return done
+            if not done and is_http(data):
+                error.message = HTTP_ANSWERED
             error.hint = error.hint or OTHER_PORT_HINT
             self.fail(error)
         return done
@@ -290,8 +294,8 @@ class Multiplexer:
             self._subscriptions.pop(reply.identifier, None)
         if self._last_words:
             self._last_words.discard(reply.identifier)
-        if self._snapshots and pending.request.function == _SNAPSHOT:
-            self._snapshots -= 1
+        if self._held_up_by and pending.request.function >= BY_SERVER_FIRST:
+            self._held_up_by -= 1
         self.answered += 1
         pending.finish(reply, None)
         return 1

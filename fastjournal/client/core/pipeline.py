@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Servers
 from fastjournal.client.core.calls import Call, silence_allowed_s
 from fastjournal.client.core.failures import IN_VAIN
 from fastjournal.client.core.multiplexer import InFlightRequest, Multiplexer, Undo
@@ -15,7 +15,6 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Reply, Request, encode_request
-from fastjournal.times import duration_s
 
 T = TypeVar("T")
 
@@ -113,7 +112,7 @@ class Pipeline:
             or error.code in IN_VAIN
             or not all(rule.repeat for rule in rules)
             or self._losses > CLIENT_REPEATS_MAX
-            or now_s - self._lost_at_s > duration_s("patience", self._plan.patience)
+            or now_s - self._lost_at_s > self._plan.patience_s
         ):
             raise self.failed(error)
         for one in sent:
@@ -145,16 +144,16 @@ def single(call: Call[T]) -> tuple[list[Undoable], Read[T]]:
 
 
 def several(
-    many: Iterable[Call[T]], address: Address
+    many: Iterable[Call[T]], servers: Servers
 ) -> tuple[list[Undoable], Read[list[T | RefusedError]]]:
     """Return the requests of calls, and what gives a result or a refusal for each.
 
     Args:
         many: The calls.
-        address: The daemon's; the refusals name it.
+        servers: Addresses of the daemon; the refusals name the one in use.
     """
     kept = list(many)
-    read = functools.partial(_outcomes, kept, str(address))
+    read = functools.partial(_outcomes, kept, servers)
     return [(call.request, call.undo) for call in kept], read
 
 
@@ -168,7 +167,7 @@ def _result(call: Call[T], requests: Sequence[PipelinedRequest]) -> T:
 
 
 def _outcomes(
-    many: Sequence[Call[T]], address: str, requests: Sequence[PipelinedRequest]
+    many: Sequence[Call[T]], servers: Servers, requests: Sequence[PipelinedRequest]
 ) -> list[T | RefusedError]:
     """Return what the replies mean; raise ProtocolError where one lacks what it must have."""
     outcomes = [
@@ -177,5 +176,5 @@ def _outcomes(
     ]
     for outcome in outcomes:
         if isinstance(outcome, RefusedError):
-            outcome.address = address
+            outcome.address = str(servers.current)
     return outcomes

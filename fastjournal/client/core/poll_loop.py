@@ -54,10 +54,16 @@ class PollLoop:
             least_us = JOBS_WAIT_BESIDE_WORK_US_MIN if beside_work else 0
             self._end_s = now_s + max(wait_us, least_us) / 1e6
 
-    def call(self, now_s: float, count: int) -> Call[Jobs]:
-        """Return the next NEXT, for at most ``count`` jobs; it waits for a bounded time."""
+    def call(self, now_s: float, count: int, *, at_once: bool = False) -> Call[Jobs]:
+        """Return the next NEXT, for at most ``count`` jobs; it waits for a bounded time.
+
+        Args:
+            now_s: By the clock of the search.
+            count: Jobs, at most.
+            at_once: It does not wait.
+        """
         wait_us: int | None = JOBS_WAIT_US_MAX
-        if self._options.returns_at_once:
+        if at_once or self._options.returns_at_once:
             wait_us = None
         elif self._end_s is not None:
             left_us = max(round((self._end_s - now_s) * 1e6), 0)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar, overload
 import msgspec
 
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import JournalKey, parse_journal_key, split_unique
+from fastjournal.keys import JournalKey, parse_journal_key, unique_of
 from fastjournal.protocol import Meta, State
 from fastjournal.protocol.values import Value, decode_value
 from fastjournal.times import to_datetime, to_datetime_or_none
@@ -85,6 +85,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     """The key that the request named, or that was built for it."""
     outcome: WriteOutcome | None = None
     """Effect of a SET; None: another write."""
+    took_uri_from: bytes = b""
+    """Key of the waiting job of another queue that it replaced, because that had its URI."""
 
     @property
     def timestamp(self) -> datetime:
@@ -97,7 +99,8 @@ class Entry(Decodable, msgspec.Struct, gc=False):
 
     key: bytes
     second_key: bytes = b""
-    """Its other key, for a journal entry the URI; empty where it has none or none was asked."""
+    """Its other key as the wire has it, for a journal entry the URI or ``unique:<queue>:<value>``;
+    empty where it has none or none was asked."""
     value_type: int = 0
     value: bytes = b""
     """The value's bytes as they are stored; empty where the data was not asked for."""
@@ -107,14 +110,13 @@ class Entry(Decodable, msgspec.Struct, gc=False):
 
     @property
     def uri(self) -> bytes:
-        """The second key under its usual name."""
-        return self.second_key
+        """URI of its resource: the second key, unless that is for a unique value."""
+        return self.second_key if self.unique is None else b""
 
     @property
     def unique(self) -> bytes | None:
-        """Value that is unique within its queue; None: the second key is none of these."""
-        parts = split_unique(self.second_key)
-        return None if parts is None else parts[1]
+        """Value that is unique within its queue; None: it has none."""
+        return unique_of(self.key, self.second_key)
 
     @property
     def created(self) -> datetime | None:

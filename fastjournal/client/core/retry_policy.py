@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
+from fastjournal.limits import (
+    CLIENT_PATIENCE_FAILOVER_S,
+    CLIENT_PATIENCE_S,
+    CONNECT_TRY_S_MIN,
+    INSTANT_MAX,
+)
 from fastjournal.numeric import check_integer, exponential_backoff
 from fastjournal.protocol import Flag, Function, Request
 from fastjournal.protocol.functions import Retry
@@ -52,9 +57,10 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """Bound of the pause before the first try; each further one is twice as long."""
     longest_pause: Duration = 5.0
     """Bound of all pauses."""
-    patience: Duration = 30.0
+    patience: Duration | None = None
     """After that long without a connection, or with a request that was sent again and again, the
-    request fails. At least one try is made."""
+    request fails. At least one try is made. None: 30 s, and with several addresses 60 s, in which a
+    standby can take over."""
     at_start: bool = False
     """Wait like this for the first connection too; else it is tried once, except for a daemon that
     has no room or is stopping."""
@@ -62,7 +68,21 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         duration_s("first_pause", self.first_pause, above_zero=True)
         duration_s("longest_pause", self.longest_pause, above_zero=True)
-        duration_s("patience", self.patience)
+        if self.patience is not None:
+            duration_s("patience", self.patience)
+
+    @property
+    def patience_s(self) -> float:
+        """The patience in seconds."""
+        if self.patience is None:
+            return CLIENT_PATIENCE_S
+        return duration_s("patience", self.patience)
+
+    def for_servers(self, number: int) -> Reconnect:
+        """Return this policy for a list of so many addresses."""
+        if self.patience is not None or number == 1:
+            return self
+        return msgspec.structs.replace(self, patience=CLIENT_PATIENCE_FAILOVER_S)
 
 
 class ClientTimeouts(msgspec.Struct, frozen=True):
@@ -105,7 +125,7 @@ class Backoff:
     """The pauses of one effort to connect again.
 
     A pause is drawn evenly from zero to its bound, so that the clients of a daemon that restarts do
-    not come back all at once.
+    not come back all at once. A try is a round over all addresses.
 
     Args:
         plan: The bounds.
@@ -117,7 +137,7 @@ class Backoff:
         self._rng = rng
         self._first_s = duration_s("first_pause", plan.first_pause)
         self._longest_s = duration_s("longest_pause", plan.longest_pause)
-        self._give_up_at_s = now_s + duration_s("patience", plan.patience)
+        self._give_up_at_s = now_s + plan.patience_s
         self._tries = 0
 
     def pause_s(self, now_s: float) -> float | None:

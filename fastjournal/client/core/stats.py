@@ -10,7 +10,16 @@ from datetime import datetime
 
 import msgspec
 
+from fastjournal.keys import unique_of
+from fastjournal.protocol.constants import ATTEMPTS_REACHED
 from fastjournal.times import to_datetime_or_none
+
+
+def unique_among(keys: list[str]) -> str | None:
+    """Return the value of a job that is unique within its queue, by its keys, the primary first."""
+    key = keys[0].encode()
+    found = (unique_of(key, other.encode()) for other in keys[1:])
+    return next((value.decode() for value in found if value is not None), None)
 
 
 class DomainStats(msgspec.Struct, frozen=True):
@@ -27,8 +36,12 @@ class DomainStats(msgspec.Struct, frozen=True):
     buried: int = 0
     oldest_due_us: int = 0
     """Microseconds for which the oldest due entry has been due; 0: none is."""
+    oldest_waiting_us: int = 0
+    """Microseconds since the oldest waiting entry was asked for, failed or not; 0: none waits."""
     paused_until_us: int = msgspec.field(default=0, name="paused_until")
     """Instant; 0: it is not paused."""
+    daemon_paused_until_us: int = msgspec.field(default=0, name="daemon_paused_until")
+    """End of the pause of all domains together; 0: there is none."""
     interval_us: int = 0
     """Least microseconds between two deliveries; 0: no limit."""
     jobs_max: int = 0
@@ -37,6 +50,24 @@ class DomainStats(msgspec.Struct, frozen=True):
     """Microseconds of a lease where the request names none."""
     attempts_max: int = 0
     """Failed attempts after which an entry is buried; 0: no limit."""
+    deliveries: int = 0
+    """Jobs that were delivered since the start of the daemon, as all that follow."""
+    jobs_completed: int = 0
+    """Jobs that their worker completed, or that NEXT popped."""
+    attempts_failed: int = 0
+    """Attempts that a worker ended with an error."""
+    leases_lost: int = 0
+    """Leases that ended by time."""
+    jobs_buried: int = 0
+    """Jobs that became dead letters."""
+    waited_us: int = 0
+    """Microseconds from due to delivery, in sum."""
+    run_us: int = 0
+    """Microseconds from delivery to completion, in sum."""
+    next_waiting: int = 0
+    """NEXTs that wait, and that work of this domain would serve."""
+    workers_busy: int = 0
+    """Workers that hold leases, and whose last NEXT asked for this domain; 0 in a list."""
     name: bytes = b""
     """In a list of domains; empty where one was asked for by its name."""
 
@@ -61,6 +92,18 @@ class WorkerStats(msgspec.Struct, frozen=True):
     """Domain of entries that it works on; there may be others."""
     waiting: int = 0
     """Its NEXTs that wait for work."""
+    waits_for: list[str] = []
+    """Domains for which these wait, at most 20; empty: any; with ``:`` at the end: all that begin
+    so."""
+    takes: list[str] = []
+    """Domains that its last NEXT with work asked for, as ``waits_for``, while it has leases."""
+
+    def serves(self, domain: str) -> bool:
+        """Whether it works on this domain, waits for its work, or asked for it and is busy."""
+        return domain == self.domain or any(
+            domain.startswith(name[:-1]) if name[-1:] == ":" else name in {"", domain}
+            for name in (*self.waits_for, *(self.takes if self.connected else ()))
+        )
 
 
 class DaemonStats(msgspec.Struct, frozen=True):
@@ -74,26 +117,47 @@ class DaemonStats(msgspec.Struct, frozen=True):
     buried: int = 0
     oldest_due_us: int = 0
     """Microseconds for which the oldest due entry has been due; 0: none is."""
+    oldest_waiting_us: int = 0
+    """Microseconds since the oldest waiting entry was asked for, failed or not; 0: none waits."""
     domains: int = 0
     connections: int = 0
     subscriptions: int = 0
     """Queries that connections listen to."""
+    paused_until_us: int = msgspec.field(default=0, name="paused_until")
+    """Instant until which nothing of any domain is delivered; 0: not everything is paused."""
     log_bytes: int = 0
     log_live_bytes: int = 0
     """Bytes of the command log that are still needed."""
     log_segments: int = 0
     """Files of the command log."""
     uptime_us: int = 0
+    native: int = 0
+    """1 while the daemon's native leaves (functions in C) run."""
     read_only: int = 0
     """1 while the disk is nearly full and nothing new is taken."""
     clock_behind_us: int = 0
     """Microseconds by which the daemon's clock was set back; its time stops until that is over."""
+    remote_epoch: int = 0
+    """Epoch of the remote log of which the daemon is the primary; 0: it has none."""
+    remote_lag_bytes: int = 0
+    """Bytes of the command log that the object store has not."""
+    remote_lag_us: int = 0
+    """Microseconds since the oldest of them was written."""
+    remote_checkpoint_age_us: int = 0
+    """Microseconds since the newest checkpoint."""
     requests: int = 0
     """Since the start of the daemon, as all that follow."""
     set_requests: int = 0
     next_requests: int = 0
     delete_requests: int = 0
     leases_lost: int = 0
+    deliveries: int = 0
+    """Of jobs; as in ``DomainStats`` all but ``leases_lost``, which has those of plain entries."""
+    jobs_completed: int = 0
+    attempts_failed: int = 0
+    jobs_buried: int = 0
+    waited_us: int = 0
+    run_us: int = 0
     syncs: int = 0
     """Syncs of the command log."""
     sync_us: int = 0
@@ -102,6 +166,11 @@ class DaemonStats(msgspec.Struct, frozen=True):
     """At most 100, if requested. Leases of the time before the start have no worker."""
     workers_cut: int = 0
     """1: there are more workers than ``workers`` has."""
+
+    @property
+    def paused_until(self) -> datetime | None:
+        """Instant at which the pause of everything ends; None: there is none."""
+        return to_datetime_or_none(self.paused_until_us)
 
 
 class EntryStats(msgspec.Struct, frozen=True):
@@ -140,6 +209,11 @@ class EntryStats(msgspec.Struct, frozen=True):
     """Bytes from the start of that segment."""
 
     @property
+    def unique(self) -> str | None:
+        """Value that is unique within its queue; None: it has none."""
+        return unique_among(self.keys)
+
+    @property
     def timestamp(self) -> datetime | None:
         """Instant that the last write carries."""
         return to_datetime_or_none(self.timestamp_us)
@@ -175,6 +249,22 @@ class EntryStats(msgspec.Struct, frozen=True):
         return to_datetime_or_none(self.locked_until_us)
 
 
+class DeadLetter(EntryStats, frozen=True):
+    """State of a buried entry of a domain."""
+
+    key: bytes = b""
+    """The primary key."""
+    uri: bytes = b""
+    """Empty: it has none."""
+
+    @property
+    def error(self) -> str:
+        """What the last attempt failed with, or the reason it was buried with; empty: none."""
+        if self.last_error and self.buried_reason in {None, "", ATTEMPTS_REACHED}:
+            return self.last_error
+        return self.buried_reason or ""
+
+
 class EntryExplanation(EntryStats, frozen=True):
     """State of an entry, and the causes that delay its delivery; 0 for instants that are not set.
 
@@ -204,6 +294,8 @@ class EntryExplanation(EntryStats, frozen=True):
     """How far newer writes of its URI may put it off; 0: no limit."""
     read_only: int = 0
     """1 while the disk is nearly full and the daemon delivers nothing."""
+    daemon_paused_until_us: int = 0
+    """End of the pause of everything; 0: there is none."""
     uri_leased_by: str | None = None
     """Key of another entry that is leased for its URI; empty: your token does not cover it."""
     uri_leased_since_us: int = 0
@@ -211,6 +303,10 @@ class EntryExplanation(EntryStats, frozen=True):
     uri_leased_until_us: int = 0
     superseded_by: str | None = None
     """Key of the newer entry that its URI leads to, while it is superseded; empty: as above."""
+    took_uri_from: str | None = None
+    """Key of a waiting job of another queue that gave way to it or to the entry that it replaced;
+    empty: your token does not cover it. Known since the daemon's start, for the latest ones."""
+    took_uri_us: int = 0
     domain: str | None = None
     """None: it is a plain entry, which is never delivered."""
     domain_due: int = 0
@@ -226,6 +322,12 @@ class EntryExplanation(EntryStats, frozen=True):
     """As many entries of its domain are leased as the limit allows."""
     domain_held_until_us: int = 0
     """When its domain may be delivered again, if no lease ends before its time."""
+    domain_next_waiting: int | None = None
+    """NEXTs that wait, and that work of its domain would serve; None: the daemon is older."""
+    domain_workers_busy: int = 0
+    """Workers that hold leases, and whose last NEXT asked for its domain."""
+    uri_taken_by: str | None = None
+    """State ``deleted``: the job of another queue to which it gave way, as ``took_uri_from``."""
     deleted_us: int = 0
     """State ``deleted``: when the daemon received that; ``timestamp`` is that of the deletion."""
     tombstone_until_us: int = 0

@@ -127,14 +127,12 @@ def worker_options(
         wait: The loop ends when there was nothing for that long; None: as soon as nothing is due.
         retry_delay: A job that failed (``job.fail``, or an exception in a block) is due again after
             this delay, or the one that this function returns for the job. None: after the daemon's
-            back-off. Where the function fails its error is logged, and the job is due at once. A
-            job that a plain loop drops, by an exception or ``break``, has the same delay; None: at
-            once.
+            back-off. Where the function fails its error is logged, and the job is due at once.
         retry_delay_max: The delay is doubled for each earlier failure, up to this one; None: it
             stays.
         attempts_max: A job of this loop that failed that often is buried; 0: only where the
             daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail`` and
-            exceptions in a block. A job that a plain loop drops does not count as failed.
+            exceptions in a block.
         patience: How long to go on asking a daemon that delivers no work for now (``busy``,
             ``read-only``, ...); None: as ``reconnect`` says.
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, CallMethods, PagedCall
 from fastjournal.client.core.calls.base import Domains
 from fastjournal.client.core.calls.described_methods import (
@@ -22,7 +21,7 @@ from fastjournal.client.core.calls.described_methods import (
     with_arguments_of,
     wrap,
 )
-from fastjournal.client.core.client_credentials import Tls, make_credentials
+from fastjournal.client.core.client_credentials import Tls, find_credentials
 from fastjournal.client.core.held_lease import HeldLock, LockClaims, lock_length_us
 from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page, Written
@@ -33,7 +32,7 @@ from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.jobs import LeaseKeeper, SyncKeptLease
 from fastjournal.client.sync.sockets import StopSignal
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S, SYNC_JOB_LEASE_S
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_S
 from fastjournal.protocol import Reply, Request
 from fastjournal.times import Duration, to_timedelta
 
@@ -175,12 +174,18 @@ class SyncClient(SyncMethods):
     not use it on both sides of a fork.
 
     Args:
-        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
+        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``; several with
+            commas for the nodes of a remote log, of which one serves. The client stays with one
+            until it fails, then tries all, that one first. None: those of ``FASTJOURNAL_SERVER``,
+            else of the client file (``client.toml``), else ``127.0.0.1:9923``, with the TLS files
+            and the token of variables and client file where ``tls`` or ``auth`` is None.
         tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
+        name: Name of this client for people, who see it where they look at workers.
         reconnect: Plan for lost connections; None: they are not made again.
-        connect_timeout: Time to establish the connection.
+        connect_timeout: Time to establish the connection; each of several addresses has an equal
+            part of it.
         reply_timeout: Time of silence, while an answer is due, after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
@@ -189,16 +194,17 @@ class SyncClient(SyncMethods):
         monotonic: Seconds of a clock that does not jump.
 
     Raises:
-        BadRequestError: The address or the token is none, or a number is out of range.
-        ConfigError: The file of authorities cannot be used.
+        BadRequestError: An address or the token is none, or a number is out of range.
+        ConfigError: A variable or the client file is wrong, or a file for TLS cannot be used.
     """
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         tls: Tls = None,
         auth: str | bytes | None = None,
+        name: str = "",
         reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
         connect_timeout: Duration = 10.0,
         reply_timeout: Duration | None = 60.0,
@@ -207,12 +213,12 @@ class SyncClient(SyncMethods):
         sleep: Callable[[float], object] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.address = parse_address(address)
+        self.servers, credentials = find_credentials(address, tls, auth, name)
         self._claims = LockClaims()
         timeouts = check_limits(connect_timeout, reply_timeout, reply_bytes_max)
         self._dialer = Dialer(
-            self.address,
-            make_credentials(tls, auth),
+            self.servers,
+            credentials,
             connect_timeout_s=timeouts.connect_s,
             reply_bytes_max=reply_bytes_max,
             plan=reconnect,
@@ -252,7 +258,7 @@ class SyncClient(SyncMethods):
         ordered: bool = False,
         prefix: str | bytes | None = None,
         count: int = 1,
-        lease: Duration | None = None,
+        lease: Duration = JOB_LEASE_S,
         renew: bool = True,
         wait: Duration | None = WAIT_WITHOUT_END,
         retry_delay: RetryDelay = None,
@@ -283,8 +289,7 @@ class SyncClient(SyncMethods):
             count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
                 under leases that began together.
             lease: Length of the lease, at least 1 s. It is renewed at a third of it, so this is how
-                late the work of a killed worker is found out. None: a minute; ten without
-                ``renew``.
+                late the work of a killed worker is found out.
             renew: Renew leases by a thread. Without it the body calls ``job.extend()``, or asks for
                 a lease longer than the longest work: for programs that must have one thread, for
                 instance because they fork.
@@ -302,7 +307,7 @@ class SyncClient(SyncMethods):
             ordered=ordered,
             prefix=prefix,
             count=count,
-            lease=(JOB_LEASE_S if renew else SYNC_JOB_LEASE_S) if lease is None else lease,
+            lease=lease,
             wait=wait,
             retry_delay=retry_delay,
             retry_delay_max=retry_delay_max,
@@ -361,4 +366,4 @@ class SyncClient(SyncMethods):
         return self.call_many([calls.enqueue(**job) for job in jobs])
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        return self.connection.exchange(*several(many, self.address))
+        return self.connection.exchange(*several(many, self.servers))

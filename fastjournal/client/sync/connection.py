@@ -19,7 +19,12 @@ from weakref import WeakSet
 import msgspec
 
 from fastjournal.client.core.calls import Call
-from fastjournal.client.core.failures import copy_error, no_turn_before_lock_end, not_connected
+from fastjournal.client.core.failures import (
+    copy_error,
+    name_daemon,
+    no_turn_before_lock_end,
+    not_connected,
+)
 from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw, single
 from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.sync.dialer import Dialer
@@ -28,7 +33,6 @@ from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 from fastjournal.protocol import Request
-from fastjournal.times import duration_s
 
 T = TypeVar("T")
 
@@ -69,7 +73,7 @@ class SyncConnection:
                 try:
                     self.transport = self.dialer.dial_first(ended=lambda: self._ended)
                 except FastjournalError as error:
-                    error.address = str(self.dialer.address)
+                    name_daemon(error, self.dialer.address)
                     raise
                 self._was_connected = True
             if self._ended:  # by a signal handler, meanwhile
@@ -127,8 +131,7 @@ class SyncConnection:
                 return read(pipeline.requests)
             except BaseException as error:  # a signal handler may raise anything
                 self._undo(pipeline)
-                if isinstance(error, FastjournalError):
-                    error.address = str(self.dialer.address)
+                name_daemon(error, self.dialer.address)
                 if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
                     # a signal handler's exception comes in the middle of anything
                     self._drop()
@@ -234,9 +237,7 @@ class SyncConnection:
     def _plan_within(self, wait_s: float) -> tuple[Reconnect | None, float]:
         plan = self.dialer.plan
         if plan is not None:
-            plan = msgspec.structs.replace(
-                plan, patience=min(duration_s("patience", plan.patience), wait_s)
-            )
+            plan = msgspec.structs.replace(plan, patience=min(plan.patience_s, wait_s))
         if self.reply_timeout_s is not None:
             wait_s = min(wait_s, self.reply_timeout_s)
         return plan, wait_s
@@ -287,6 +288,7 @@ class SyncConnection:
                     raise pipeline.failed(not_connected())
                 if plan is None:
                     self._ended = True
+                name_daemon(transport.multiplexer.failure, transport.address)
                 pipeline.lost(transport.multiplexer, self.dialer.now_s())
 
     def _usable_transport(

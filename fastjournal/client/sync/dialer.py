@@ -8,24 +8,29 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Address, Servers
 from fastjournal.client.core.client_credentials import Credentials
-from fastjournal.client.core.failures import ReconnectEffort, is_waited_for_at_start, not_connected
+from fastjournal.client.core.failures import (
+    ConnectRound,
+    ReconnectEffort,
+    is_waited_for_at_start,
+    not_connected,
+)
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.retry_policy import Reconnect
 from fastjournal.client.sync.sockets import connect_channel
 from fastjournal.client.sync.transport import SyncTransport
-from fastjournal.errors import CannotConnectError
+from fastjournal.errors import CannotConnectError, RefusedError
 
 if TYPE_CHECKING:
     from random import Random
 
 
 class Dialer:
-    """Makes connections to one address.
+    """Makes connections to the addresses of a list.
 
     Args:
-        address: The daemon's.
+        servers: The list.
         credentials: Access token and TLS files.
         connect_timeout_s: Seconds to establish a connection.
         reply_bytes_max: Bytes of the largest reply to accept.
@@ -37,7 +42,7 @@ class Dialer:
 
     def __init__(
         self,
-        address: Address,
+        servers: Servers,
         credentials: Credentials,
         *,
         connect_timeout_s: float,
@@ -47,8 +52,8 @@ class Dialer:
         sleep: Callable[[float], object] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.address = address
-        self.plan = plan
+        self.servers = servers
+        self.plan = None if plan is None else plan.for_servers(len(servers))
         self.now_s = monotonic
         self._credentials = credentials
         self._connect_timeout_s = connect_timeout_s
@@ -58,6 +63,11 @@ class Dialer:
         self.connect = connect_channel
         """Makes a connected channel; a daemon in this process has one of its own."""
 
+    @property
+    def address(self) -> Address:
+        """The address in use."""
+        return self.servers.current
+
     @cached_property
     def rng(self) -> Random:
         """Draws the pauses; a program that connects once needs none."""
@@ -66,20 +76,27 @@ class Dialer:
         return self._rng or Random()
 
     def dial(self, timeout_s: float | None = None, *, prove: bool = False) -> SyncTransport:
-        """Return a new connection.
+        """Return a new connection: try each address once.
 
         Args:
             timeout_s: Seconds for all of it; None: as many as ever.
-            prove: The daemon has to answer something on it.
+            prove: The daemon has to answer something on it, also without a token.
 
         Raises:
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        timeout_s = timeout_s or self._connect_timeout_s
-        channel = self.connect(self.address, self._credentials, timeout_s, prove=prove)
-        multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
-        return SyncTransport(channel, multiplexer, self.address)
+        tries = ConnectRound(self.servers, timeout_s or self._connect_timeout_s, prove=prove)
+        for address in tries:
+            try:
+                channel = self.connect(address, self._credentials, tries.try_s, prove=tries.prove)
+            except (CannotConnectError, RefusedError) as error:
+                tries.failed(address, error)
+            else:
+                self.servers.use(address)
+                multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+                return SyncTransport(channel, multiplexer, address)
+        raise tries.failure
 
     def dial_first(self, *, ended: Callable[[], bool] = lambda: False) -> SyncTransport:
         """Return the first connection: try once, but wait for a daemon that takes none now.

@@ -216,8 +216,10 @@ class SyncJob(LeasedJob, SyncKeptLease, JobMethods):
     def release(self, *, delay: Duration | None = None) -> None:
         self._end(lambda: self._release_call(delay))
 
-    def fail(self, reason: str = "", *, delay: Duration | None = None) -> FailedAttempt:
-        failed = self._failed_attempt(reason, delay)
+    def fail(
+        self, reason: str = "", *, delay: Duration | None = None, attempts_max: int = 0
+    ) -> FailedAttempt:
+        failed = self._failed_attempt(reason, delay, attempts_max)
         self._end(lambda: self._failure(failed))
         return self._settled(failed)
 

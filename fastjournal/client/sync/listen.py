@@ -8,13 +8,18 @@ import select
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
-from fastjournal.client.core.failures import ReconnectEffort, not_connected, timed_out
+from fastjournal.client.core.failures import (
+    ReconnectEffort,
+    name_daemon,
+    not_connected,
+    timed_out,
+)
 from fastjournal.client.core.multiplexer import InFlightRequest
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.clock import unique_timestamp
-from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.errors import BadRequestError, CannotConnectError, FastjournalError
 from fastjournal.limits import CONNECT_TRY_S_MIN, LISTENER_PING_S
 from fastjournal.times import Duration, duration_s
 
@@ -49,14 +54,15 @@ class SyncListener:
         """One descriptor for all connections, one after the other: it stays the same."""
 
     def __enter__(self) -> SyncListener:
-        self._poller = select.epoll()
+        if hasattr(select, "epoll"):
+            self._poller = select.epoll()
         try:
             self._subscribe(self._dialer.dial_first())
             while self._subscribing is not None:
                 self._go_on(math.inf)
         except BaseException as error:  # a signal handler may raise anything
             self.__exit__()
-            self._name_daemon(error)
+            name_daemon(error, self._dialer.address)
             raise
         return self
 
@@ -70,7 +76,16 @@ class SyncListener:
         """Return a descriptor that is readable when ``wait(0)`` has something to do.
 
         It stays the same where the connection is lost and made again.
+
+        Raises:
+            BadRequestError: The system has no epoll (macOS); code ``no-epoll``.
         """
+        if not hasattr(select, "epoll"):
+            raise BadRequestError(
+                "this system has no epoll, so that a listener has no descriptor",
+                code="no-epoll",
+                hint="call wait() in a thread, or listen with Client under asyncio",
+            )
         if self._poller is None:
             raise not_connected()
         return self._poller.fileno()
@@ -116,13 +131,9 @@ class SyncListener:
                 if not self._go_on(end_s):
                     return None
         except FastjournalError as error:
-            self._name_daemon(error)
+            name_daemon(error, self._dialer.address)
             raise
         return change
-
-    def _name_daemon(self, error: BaseException) -> None:
-        if isinstance(error, FastjournalError):
-            error.address = str(self._dialer.address)
 
     def _go_on(self, end_s: float) -> bool:
         """Do what is next, and wait for it; return whether there is time left."""
@@ -177,7 +188,7 @@ class SyncListener:
             self._pinging = transport.multiplexer.start(ping)
             self._expect_an_answer()
         else:
-            transport.multiplexer.fail(timed_out(self._dialer.address, self._reply_timeout_s))
+            transport.multiplexer.fail(timed_out(transport.address, self._reply_timeout_s))
 
     def _expect_an_answer(self) -> None:
         patience_s = math.inf if self._reply_timeout_s is None else self._reply_timeout_s

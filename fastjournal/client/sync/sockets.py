@@ -13,7 +13,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastjournal.client.core.address import Address, UnixAddress
+from fastjournal.client.core.address import KEEPALIVE, Address, UnixAddress
 from fastjournal.client.core.client_credentials import Credentials, FirstAnswer
 from fastjournal.client.core.failures import cannot_connect
 from fastjournal.limits import RECEIVE_BYTES_MAX, SOCKET_WAIT_S_MAX
@@ -171,8 +171,10 @@ def connect_channel(
     Raises:
         CannotConnectError: Nothing listens there, the name or path does not exist, or the daemon
             does not prove its identity, or takes no connection now.
+        ConfigError: A daemon for tests runs in this process; see ``check_found``.
         RefusedError: The daemon does not accept the token; code ``auth-failed``.
     """
+    credentials.check_allowed()
     context = credentials.context_for(address)
     deadline = _Deadline(timeout_s)
     try:
@@ -223,7 +225,8 @@ def _connect(address: Address, deadline: _Deadline) -> socket.socket:
             failure = error
             continue
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in KEEPALIVE:
+            sock.setsockopt(*option)
         return sock
     raise failure
 

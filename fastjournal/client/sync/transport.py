@@ -18,7 +18,7 @@ class SyncTransport:
     def __init__(self, channel: Channel, multiplexer: Multiplexer, address: Address) -> None:
         self.multiplexer = multiplexer
         self._channel = channel
-        self._address = address
+        self.address = address
         self._unsent = memoryview(b"")
 
     @property
@@ -62,7 +62,7 @@ class SyncTransport:
             if stop is not None and stop.is_set:
                 raise Stopped
             if not self.turn(silence_s, stop):
-                multiplexer.fail(timed_out(self._address, silence_s))
+                multiplexer.fail(timed_out(self.address, silence_s))
 
     def look(self) -> None:
         """Take received bytes without waiting, for instance the end of the connection."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from fastjournal.client.core.calls import Call, silence_allowed_s
-from fastjournal.client.core.failures import not_connected, timed_out
+from fastjournal.client.core.failures import name_daemon, not_connected, timed_out
 from fastjournal.client.core.pipeline import PipelinedRequest
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.client.sync.dialer import Dialer
@@ -39,7 +39,7 @@ class SyncWaiting(Generic[T]):
         try:
             self._transport = transport = self._dialer.dial_first()
         except FastjournalError as error:
-            error.address = str(self._dialer.address)
+            name_daemon(error, self._dialer.address)
             raise
         self._request.start(transport.multiplexer)
         if self._silence_s is not None:
@@ -94,12 +94,12 @@ class SyncWaiting(Generic[T]):
             self._all_sent = transport.send()
             if self._lost_at_s is None or self._dialer.now_s() < self._lost_at_s:
                 return None
-            transport.multiplexer.fail(timed_out(self._dialer.address, self._silence_s))
+            transport.multiplexer.fail(timed_out(transport.address, self._silence_s))
         self._taken = True
         try:
             return self._call.result(self._request.answer())
         except FastjournalError as error:
-            error.address = str(self._dialer.address)
+            name_daemon(error, transport.address)
             if not isinstance(error, RefusedError):
                 error.maybe_done = rule_of(self._call.request).changes
             raise

@@ -27,6 +27,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from fastjournal.limits import INSTANT_MAX
+from fastjournal.numeric import exponential_backoff
+
 SERIAL_MAX = (1 << 47) - 1
 """The largest serial number that a record may have; the daemon counts on from it."""
 
@@ -120,19 +123,43 @@ class LeaseEnd(NamedTuple):
     """Failed attempts so far."""
     first_due: int
     """Instant since which it can be leased again."""
+    not_before: int
+    """Instant before which it must not start again; changed by the back-off of a lost lease."""
 
 
-def end_of_lease(token: int, time: int, attempts: int, not_before: int) -> LeaseEnd:
+class Backoff(NamedTuple):
+    """Delays after failed attempts; microseconds."""
+
+    first_us: int = 0
+    """After the first; doubled for each earlier one. 0: no delay."""
+    longest_us: int = 0
+
+
+NO_BACKOFF = Backoff()
+
+
+def end_of_lease(
+    token: int, time: int, attempts: int, not_before: int, backoff: Backoff = NO_BACKOFF
+) -> LeaseEnd:
     """Return what the end of a lease makes of its entry: the rule of a lost lease.
+
+    The first failed attempt that is a lost lease may start again at once: its worker was restarted
+    or cut off. From the second failed attempt on it waits as after a reported failure, from the
+    end of the lease on: else a job that kills its workers uses up all attempts in minutes.
 
     Args:
         token: Lease token: the instant at which the lease ends by itself.
         time: When it ended, or when that was noticed.
         attempts: Failed attempts before.
         not_before: Instant before which the entry must not start again.
+        backoff: Delays of a lost lease. Replay passes none: a record has the instant.
     """
     lost = 0 < token <= time
-    return LeaseEnd(lost, attempts + lost, max(not_before, min(time, token)))
+    ended = min(time, token)
+    if lost and attempts and backoff.first_us:
+        delay = exponential_backoff(*backoff, attempts)
+        not_before = max(not_before, min(ended + delay, INSTANT_MAX))
+    return LeaseEnd(lost, attempts + lost, max(not_before, ended), not_before)
 
 
 def is_stale(

@@ -142,7 +142,10 @@ class Erasure(msgspec.Struct, tag="forget", array_like=True, gc=False):
 
 
 class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
-    """PAUSE: nothing of this domain is delivered before ``until``; 0: not paused."""
+    """PAUSE: nothing of this domain is delivered before ``until``; 0: not paused.
+
+    An empty name: nothing of any domain.
+    """
 
     domain: bytes
     until: _Number
@@ -157,7 +160,8 @@ class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
     interval_us: _Number
     jobs: _Number
     lease_us: _Number
-    attempts: _Number
+    attempts: Annotated[int, msgspec.Meta(ge=-1)]
+    """-1: an entry is never buried."""
     again: bool
     """Whether it is a copy that compaction wrote."""
 

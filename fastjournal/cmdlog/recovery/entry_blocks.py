@@ -5,12 +5,15 @@ fields are extracted from the segment as rows, which are the arguments of ``Repl
 order, and replay places them together (``cmdlog.recovery.replay``). Replay decodes every other
 record, and entries with more rules: those with links, and those that name what they supersede.
 
+Native leaves decode the plain entries of a block, without a row for each.
+
 A block can be packed, in another process for example: a msgpack array of rows, which are decoded to
 entries without a step of the interpreter for each.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import starmap
 from typing import TypeAlias
@@ -18,6 +21,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import astuple
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Envelope
 from fastjournal.cmdlog.format.layout import (
     FIELDS_AT,
@@ -36,7 +40,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import (
     replayed_entry,
     replayed_facts,
 )
-from fastjournal.cmdlog.recovery.scan import RecordRun
+from fastjournal.cmdlog.recovery.scan import OFFSET, OFFSET_MAX, RecordRun
 
 BLOCK_RECORDS_MIN = 8
 """Fewer entries side by side are no block: one by one they take no longer."""
@@ -86,8 +90,34 @@ def entry_blocks(data: bytes, number: int, run: RecordRun) -> Iterator[EntryBloc
         number: Its number.
         run: From ``scan_segment``.
     """
-    for block in row_blocks(data, number, run):
-        yield EntryBlock(block.first, block.arrival, list(starmap(ReplayedEntry, block.rows)))
+    leaves = _native.leaves
+    if leaves is None or len(data) > OFFSET_MAX:
+        yield from _blocks_between(data, number, run, 0, len(run))
+        return
+    offsets = [
+        each if isinstance(each, array) else array(OFFSET, each) for each in (run.bodies, run.ends)
+    ]
+    index = 0
+    while index < len(run):
+        found = leaves.read_entries(ReplayedEntry, data, number, run.start, *offsets, index)
+        first, jobs, arrival = found
+        # entries with more to them
+        yield from _blocks_between(data, number, run, index, first)
+        if len(jobs) >= BLOCK_RECORDS_MIN:
+            yield EntryBlock(first, arrival, jobs)
+        index = first + len(jobs)
+
+
+def _blocks_between(
+    data: bytes, number: int, run: RecordRun, first: int, stop: int
+) -> Iterator[EntryBlock]:
+    """Yield the blocks of some records of a run."""
+    if stop - first < BLOCK_RECORDS_MIN:
+        return
+    part = RecordRun(run.offset(first), run.bodies[first:stop], run.ends[first:stop])
+    for block in row_blocks(data, number, part):
+        jobs = list(starmap(ReplayedEntry, block.rows))
+        yield EntryBlock(first + block.first, block.arrival, jobs)
 
 
 def unpack_rows(packed: bytes | memoryview, *, plain: bool) -> list[ReplayedEntry]:

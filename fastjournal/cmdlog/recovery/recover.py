@@ -59,6 +59,7 @@ def recover(
     limit: ValueLimit | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     start_packer: StartPacker | None = None,
+    listed: bool = False,
 ) -> Recovered:
     """Replay a log and prepare it for appending.
 
@@ -75,6 +76,9 @@ def recover(
         limit: Bound on the memory of the live state; None: all values are kept.
         on_progress: Called a few times a second.
         start_packer: Starts the process that packs segments ahead; None: there is none.
+        listed: A remote log has checked that these segments are whole, and all there are: records
+            that say otherwise do not count. A taker that followed from an older checkpoint says
+            how segments are that a newer one does not have.
 
     Raises:
         LogCorruptError: There is damage, and ``repair`` was not requested; nothing was changed.
@@ -88,6 +92,8 @@ def recover(
         return inspect_log(disk, directory, state, on_progress, limit, start_packer)
 
     inspection = inspect()
+    if listed:
+        _drop_breaks(inspection)
     repaired: list[Diagnostic] = []
     found_at: dict[tuple[str, str], int] = {}
     if inspection.corrupt:
@@ -114,6 +120,14 @@ def recover(
     if inspection.begins:
         return Recovered(inspection.state, segments[:-1], segments[-1], diagnostics)
     return Recovered(inspection.state, segments, None, diagnostics)
+
+
+def _drop_breaks(inspection: LogInspection) -> None:
+    """Drop what records say of segments: that they had other bytes, or that there were more."""
+    inspection.corrupt = [found for found in inspection.corrupt if found.damage]
+    inspection.diagnostics = [
+        each for each in inspection.diagnostics if each.kind not in ("differs", "missing")
+    ]
 
 
 def _repair(disk: Disk, directory: str, inspection: LogInspection, now_us: int) -> list[Diagnostic]:

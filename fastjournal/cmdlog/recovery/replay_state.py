@@ -242,8 +242,9 @@ class ReplayState:
             self.drop_superseded(job, time)
             return
         more, end = job.own(), job.leased_until
-        _, more.attempts, first_due = end_of_lease(end, time, more.attempts, job.not_before)
-        more.first_due = more.due = first_due
+        ended = end_of_lease(end, time, more.attempts, job.not_before)
+        more.attempts = ended.attempts
+        more.first_due = more.due = ended.first_due
         job.token = job.lease_start = more.lease_end = more.lease_attempts_max = 0
 
     def bury(self, job: ReplayedEntry, reason: bytes, time: int) -> None:

@@ -15,11 +15,14 @@ The layout of records: ``cmdlog.format.layout``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
+from typing import Final
 
 import google_crc32c
 import msgspec
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
     RECORD_BYTES_MIN,
@@ -38,6 +41,9 @@ HEADER_BYTES = len(SEGMENT_HEADER)
 _crc32c = google_crc32c.value
 _SIZE_BYTES_MAX = 5
 """Enough for sizes up to 32 GiB."""
+OFFSET: Final = "I"
+"""Type of an array of offsets in a segment, 32 bits each."""
+OFFSET_MAX: Final = (1 << 32) - 1
 
 # A time between the years 1 and 9999 with a plausible zone, a size, a command.
 _HEAD = re.compile(
@@ -169,13 +175,17 @@ def scan_piece(data: bytes, start: int, stop: int) -> RecordRun:
 
 def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[RecordRun, str]:
     """Return the valid records from ``start`` on, and the fault after the last one."""
-    bodies: list[int] = []
-    ends: list[int] = []
+    bodies: MutableSequence[int] = []
+    ends: MutableSequence[int] = []
     at = start
     size = len(data)
     last = size - RECORD_BYTES_MIN
     if stop is not None:
         last = min(last, stop - 1)
+    if _native.leaves is not None and size <= OFFSET_MAX:
+        found = _native.leaves.scan_records(data, start, last)
+        bodies, ends = (array(OFFSET, each) for each in found)
+        at = ends[-1] if ends else start
     crc32c = _crc32c
     time_bytes, short_body_at, crc_bytes = TIME_BYTES, SHORT_BODY_AT, CRC_BYTES
     add_body = bodies.append

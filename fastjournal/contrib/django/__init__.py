@@ -8,7 +8,8 @@
         "workers": {"mails": "shop.mails.send"},
     }
 
-``server`` and ``auth`` are as for ``SyncClient``. ``workers`` names a function for each queue that
+``server`` and ``auth`` are as for ``SyncClient``, and without them it is ``SyncClient()``: that of
+the environment or the client file. ``workers`` names a function for each queue that
 takes a job; ``manage.py fastjournal_worker mails`` calls it. Tests give ``client``, a function that
 returns a client, in place of a server: ``FastjournalDaemon.sync_client``.
 

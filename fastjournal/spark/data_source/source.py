@@ -54,7 +54,12 @@ from fastjournal.spark.history.event_rows import (
     corrupt_batch,
     with_corrupt,
 )
-from fastjournal.spark.history.events_view import HistoryPart, history_parts, read_events
+from fastjournal.spark.history.events_view import (
+    HistoryPart,
+    check_history,
+    history_parts,
+    read_events,
+)
 from fastjournal.spark.history.extractor import extract_events
 from fastjournal.spark.live_entries.entry_parts import EntryPart, find_index, find_parts, read_part
 from fastjournal.spark.live_entries.fetch import ENTRY_COLUMNS, READABLE_SCHEMA
@@ -273,7 +278,7 @@ class FastjournalSource(DataSource):
                 check_spool(directory)
             elif self._checked.view == "events":
                 # a gap is an error of the reader, or a row of a stream
-                history_parts(directory, permissive=True)
+                check_history(directory)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
             elif self._checked.view == "entries":

@@ -170,14 +170,14 @@ def export_snapshot(
         translating_end("a process of the export", _ENDED),
         process_pool(processes) as pool,
     ):
-        parts = parts_of_index(os.fspath(snapshot), source.segments, find_index(source))
+        parts = parts_of_index(source.uri, source.segments, find_index(source))
         waiting = _BEHIND * processes if processes > 1 else 0
         tasks = [(write_part, part, f"{directory}/runs-{at}") for at, part in enumerate(parts)]
         groups: list[RunGroup] = []
         for part, found in zip(parts, _in_turn(pool, waiting, tasks), strict=True):
             groups += found
             progress.add(part.bytes)
-        stem = f"entries-{source.path.rpartition('/')[2]}"
+        stem = f"entries-{source.name}"
         shares = share_out(find_ranges(groups), processes)
         files = []
         for file in target.write(pool, waiting, stem, shares):
@@ -424,6 +424,5 @@ def _describe(
     source: LogDirectory, manifest: Manifest, files: list[ExportedFile]
 ) -> ExportManifest:
     segments = [SourceSegment(s.name, s.bytes, s.crc32c) for s in manifest.segments]
-    name = source.path.rpartition("/")[2]
     rows = sum(file.rows for file in files)
-    return ExportManifest(name, manifest.taken_us, segments, files, rows)
+    return ExportManifest(source.name, manifest.taken_us, segments, files, rows)

@@ -71,6 +71,8 @@ class Outcome(NamedTuple):
     rows: int = 0
     lost: str = ""
     """Reason why nothing of it was read: ``GONE``, ``DAMAGED``; empty: all was."""
+    why: str = ""
+    """The same as a sentence."""
 
 
 def take_archive(
@@ -116,7 +118,7 @@ def take_segments(
     rows = 0
     for part in _rounds(place, waiting):
         # after the listing of the archive: files removed from it since are here
-        versions = _versions(part, events.listed())
+        versions = versions_of(part, events.listed())
         step = max(SEGMENTS_AT_ONCE, 2 * parallel)
         for begin in range(0, len(part), step):
             files = part[begin : begin + step]
@@ -182,7 +184,7 @@ def _size(place: TaskPlaces, file: ArchivedSegment) -> int:
         return 0
 
 
-def _versions(
+def versions_of(
     part: Sequence[ArchivedSegment], known: Sequence[EventFile]
 ) -> Mapping[int, Sequence[EventFile]]:
     """Return the files of other versions of segments, by number."""
@@ -247,10 +249,28 @@ def write_events(place: TaskPlaces, file: ArchivedSegment, others: Sequence[Even
         return Outcome(file, lost=GONE)
     if google_crc32c.value(data) != file.crc32c:
         return Outcome(file, lost=DAMAGED)
+    return put_events(place.events, file, data, others)
+
+
+def put_events(
+    events: EventDirectory, file: ArchivedSegment, data: bytes, others: Sequence[EventFile]
+) -> Outcome:
+    """Put the events of a segment into place.
+
+    Args:
+        events: Where.
+        file: Number and checksum of the segment.
+        data: The segment.
+        others: Files of other versions of it.
+
+    Raises:
+        LogFailedError: Something cannot be read or written.
+        LogCorruptError: A file of another version is not as it was written.
+    """
     segment = SegmentFile(file.name, file.number, len(data), False, False, file.crc32c)
     shorter = dict[str, int]()
     for other in others:
-        size = place.events.facts(other).bytes
+        size = events.facts(other).bytes
         if size < len(data) and f"{google_crc32c.value(data[:size]):08x}" == other.crc32c:
             shorter[other.day] = max(size, shorter.get(other.day, 0))
     days = defaultdict[str, EventDay](EventDay)
@@ -261,8 +281,8 @@ def write_events(place: TaskPlaces, file: ArchivedSegment, others: Sequence[Even
             day = day_of(event.time)
             if event.offset >= shorter.get(day, 0):
                 days[day].add(event)
-    except LogCorruptError:
-        return Outcome(file, lost=DAMAGED)
+    except LogCorruptError as error:
+        return Outcome(file, lost=DAMAGED, why=str(error))
     before = sealed_before(data)
     facts = SegmentFacts(
         file.number,
@@ -277,19 +297,19 @@ def write_events(place: TaskPlaces, file: ArchivedSegment, others: Sequence[Even
     )
     rows = 0
     for day in facts.rows:
-        if not _is_in(place, others, days[day], day, len(data)):
-            place.events.put(facts, day, days[day])
+        if not _is_in(events, others, days[day], day, len(data)):
+            events.put(facts, day, days[day])
             rows += days[day].rows
     return Outcome(file, rows)
 
 
 def _is_in(
-    place: TaskPlaces, others: Sequence[EventFile], own: EventDay, day: str, size: int
+    events: EventDirectory, others: Sequence[EventFile], own: EventDay, day: str, size: int
 ) -> bool:
     """Whether a longer version has all rows of a segment that was put back after it."""
     for other in others:
-        if other.day == day and own.rows and place.events.facts(other).bytes > size:
-            table: pa.Table = place.events.read(other)
+        if other.day == day and own.rows and events.facts(other).bytes > size:
+            table: pa.Table = events.read(other)
             if table.filter(pc.less(table["offset"], size)).equals(own.table()):
                 return True
     return False

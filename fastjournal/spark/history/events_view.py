@@ -23,7 +23,12 @@ import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.cmdlog.archive import STATE_NAME, decode_state, gaps_between
-from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.errors import (
+    ForeignRemoteLogError,
+    LogCorruptError,
+    LogFailedError,
+    RemoteLogCorruptError,
+)
 from fastjournal.spark.decoding.rows import read_bytes
 from fastjournal.spark.decoding.view_columns import sql_schema
 from fastjournal.spark.history.coverage import adjoining_gaps, gap_text, gaps_of
@@ -42,7 +47,17 @@ from fastjournal.spark.history.event_rows import (
     corrupt_batch,
 )
 from fastjournal.spark.history.extractor import extract_events, outer_times
-from fastjournal.spark.query.paths import list_directory, open_whole
+from fastjournal.spark.history.remote_history import (
+    UNUSED,
+    HistoryPlan,
+    ObjectGoneError,
+    RemoteSegment,
+    open_remote,
+    plan_history,
+    plan_in,
+    read_segment,
+)
+from fastjournal.spark.query.paths import list_directory, open_log, open_whole
 from fastjournal.spark.records.stream_segments import NOTHING, Sealed, check_link, sealed_before
 from fastjournal.spark.storage.files import (
     LOG_IN_USE,
@@ -55,6 +70,7 @@ from fastjournal.spark.storage.files import (
     resolve,
     translating,
 )
+from fastjournal.spark.storage.remote_checkpoints import split_checkpoint
 from fastjournal.spark.storage.store_frames import read_parquet
 from fastjournal.spark.storage.table_files import open_files
 
@@ -312,6 +328,8 @@ class HistoryPart(NamedTuple):
     """Gaps and damaged segments of the log become rows."""
     lost: tuple[str, ...] = ()
     """Gaps of event files: the part has a row for each of them, and no file."""
+    remote: RemoteSegment | None = None
+    """Segment of a remote log."""
 
 
 def history_parts(directory: str, *, permissive: bool = False) -> list[HistoryPart]:
@@ -330,6 +348,9 @@ def history_parts(directory: str, *, permissive: bool = False) -> list[HistoryPa
     """
     place = _events_of(directory)
     if place is None:
+        remote = _remote_plan(directory)
+        if remote is not None:
+            return _remote_parts(directory, remote, permissive=permissive)
         history = LogHistory(directory)
         if not permissive:
             history.check_gaps()
@@ -344,6 +365,57 @@ def history_parts(directory: str, *, permissive: bool = False) -> list[HistoryPa
     return [*found, HistoryPart(place, lost=lost)] if lost else found
 
 
+def check_history(directory: str) -> None:
+    """Check that a directory has events; raises as ``history_parts``, but for gaps.
+
+    The chunks of a remote log are listed when its events are read.
+    """
+    if _events_of(directory) is not None or open_log(directory).remote is None:
+        history_parts(directory, permissive=True)
+
+
+def _remote_plan(directory: str) -> HistoryPlan | None:
+    """Return the segments of a remote log up to its newest checkpoint; None: it is none."""
+    log = open_log(directory)
+    if log.remote is None:
+        return None
+    identifier, behind, checkpoint, _ = log.remote
+    store = open_remote(split_checkpoint(directory)[0])
+    return plan_in(store, lambda: plan_history(identifier, behind, checkpoint))
+
+
+def _gaps_in(plan: HistoryPlan) -> list[tuple[int, int, str]]:
+    return [(gap.first, gap.last, gap.reason) for gap in plan.gaps if gap.reason != UNUSED]
+
+
+def _remote_parts(directory: str, plan: HistoryPlan, *, permissive: bool) -> list[HistoryPart]:
+    """Return a part for each segment, and one for the gaps between them."""
+    lost = tuple(f"{directory}: {gap_text(*gap)}" for gap in _gaps_in(plan))
+    if lost and not permissive:
+        raise LogCorruptError(
+            ", ".join(gap_text(*gap) for gap in _gaps_in(plan)[:GAPS_SHOWN]),
+            path=directory,
+            hint="option mode=permissive reads on behind them, with a row for each",
+        )
+    prefix = split_checkpoint(directory)[0]
+    found = [HistoryPart(prefix, permissive=permissive, remote=one) for one in plan.segments]
+    return [*found, HistoryPart(directory, lost=lost)] if lost else found
+
+
+def _read_remote(part: HistoryPart, segment: RemoteSegment) -> Iterator[pa.RecordBatch]:
+    try:
+        data = read_segment(open_remote(part.directory), segment)
+        file = SegmentFile(part.directory, segment.number, len(data), False, False, segment.crc32c)
+        yield from batches_of(extract_events(data, file))
+    except (LogCorruptError, RemoteLogCorruptError, ForeignRemoteLogError) as error:
+        if not part.permissive and isinstance(error, ObjectGoneError):
+            # its primary has collected it since the query was planned
+            raise RemoteLogCorruptError(error.message, path=error.path) from error
+        if not part.permissive:
+            raise
+        yield corrupt_batch([str(error)])
+
+
 def read_events(part: HistoryPart) -> Iterator[pa.RecordBatch]:
     """Yield the events of a part as Arrow batches; then that of damage, if there is any.
 
@@ -354,6 +426,9 @@ def read_events(part: HistoryPart) -> Iterator[pa.RecordBatch]:
     """
     if part.lost:
         yield corrupt_batch(part.lost)
+        return
+    if part.remote is not None:
+        yield from _read_remote(part, part.remote)
         return
     if part.files:
         events = _opened(part.directory)
@@ -379,7 +454,10 @@ def event_span(directory: str | os.PathLike[str]) -> EventSpan | None:
     """
     place = _events_of(str(directory))
     if place is None:
-        return LogHistory(str(directory)).span()
+        remote = _remote_plan(str(directory))
+        if remote is None:
+            return LogHistory(str(directory)).span()
+        return _remote_span(split_checkpoint(str(directory))[0], remote)
     events = _opened(place)
     files = events.listed()
     taken = events.segments(files)
@@ -397,8 +475,27 @@ def event_span(directory: str | os.PathLike[str]) -> EventSpan | None:
     )
 
 
+def _remote_span(prefix: str, plan: HistoryPlan) -> EventSpan | None:
+    """Return the span of a remote log; each segment is read, for its clock may be set back."""
+    if not plan.segments:
+        return None
+    store, times = open_remote(prefix), []
+    for one in plan.segments:
+        file = SegmentFile(prefix, one.number, one.bytes, False, False, one.crc32c)
+        times.append(outer_times(read_segment(store, one), file))
+    return EventSpan(
+        plan.segments[0].number,
+        plan.segments[-1].number,
+        min((first for first, _ in times if first is not None), default=None),
+        max((last for _, last in times if last is not None), default=None),
+        _gaps_in(plan),
+    )
+
+
 def _events_of(directory: str) -> str | None:
     """Return the directory of the event files; None: there is none."""
+    if split_checkpoint(directory)[1] is not None:
+        return None
     names = {str(info.base_name) for info in list_directory(directory)}
     if any(name.startswith("day=") for name in names):
         return directory

@@ -300,7 +300,9 @@ class _Events:
             kind = EventKind.LIMITED
             if isinstance(operation, Pause):
                 kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
-            yield self._row(kind, _Subject(domain=text(operation.domain)))
+            # without a domain: a pause of everything
+            name = text(operation.domain) if operation.domain else None
+            yield self._row(kind, _Subject(domain=name))
 
     def _leases(self, lease: Lease) -> Iterator[EventRow]:
         if lease.again:

@@ -29,7 +29,7 @@ from fastjournal.cmdlog.format.layout import (
     segment_number,
     unpack_position,
 )
-from fastjournal.cmdlog.live_index import LIVE_NAME, LiveChanges, LiveIndex, LiveRecords, ReadBytes
+from fastjournal.cmdlog.live_index import LiveChanges, LiveIndex, LiveRecords, ReadBytes
 from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry
@@ -48,6 +48,7 @@ from fastjournal.spark.storage.files import (
     resolve,
     translating,
 )
+from fastjournal.spark.storage.remote_checkpoints import RemoteSnapshot, check_live
 
 VALUE_BYTES_MIN = 256
 """Smaller values stay in memory: to note that one is on the disk takes as much."""
@@ -242,10 +243,12 @@ def find_index(log: LogDirectory) -> LiveIndex | None:
             or of other segments.
         LogFailedError: It cannot be read.
     """
+    if log.remote is not None:
+        return _index_of_checkpoint(log, log.remote)
     manifest = log.manifest
     if manifest is None or manifest.live is None:
         return None
-    path = f"{log.path}/{LIVE_NAME}"
+    path = log.live_path
     hint = "restore the snapshot with all of its files, or take another snapshot"
     if log.live_bytes is None:
         raise LogCorruptError("the live index is missing", path=path, hint=hint)
@@ -260,6 +263,16 @@ def find_index(log: LogDirectory) -> LiveIndex | None:
     return index
 
 
+def _index_of_checkpoint(log: LogDirectory, remote: RemoteSnapshot) -> LiveIndex | None:
+    """Return the live index of a checkpoint, which is written after it; None: there is none."""
+    if log.live_bytes is None:
+        return None
+    with reading(log.files, log.live_path) as read:
+        index = LiveIndex.open(read, log.live_bytes, log.live_path)
+    check_live(list(map(tuple, index.segments)), remote.checkpoint, log.live_path)
+    return index
+
+
 def find_parts(directory: str) -> list[EntryPart]:
     """Return the parts of the live entries of a log or snapshot.
 
@@ -269,7 +282,7 @@ def find_parts(directory: str) -> list[EntryPart]:
         LogFailedError: It cannot be read.
     """
     log = open_whole(directory)
-    return parts_of_index(directory, log.segments, find_index(log))
+    return parts_of_index(log.uri, log.segments, find_index(log))
 
 
 def parts_of_index(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,17 +16,23 @@ import click
 from rich.console import Console
 
 from fastjournal.client import SyncClient
-from fastjournal.client.core.client_credentials import load_credentials
+from fastjournal.client.core.client_credentials import credentials_of
 from fastjournal.client.core.failures import advise_of_options
+from fastjournal.client.core.settings import NAMES, config_files, find_daemon
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
     FastjournalError,
     JavaMissingError,
+    LogCorruptError,
     LogError,
     LogLockedError,
+    RemoteLogError,
+    StoreRefusedError,
+    StoreUnavailableError,
 )
-from fastjournal.options import ENVIRONMENT, access_options, version_option
+from fastjournal.loglines import configure_log
+from fastjournal.options import SERVER_DEFAULT, access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.program import prepare_stdio
 from fastjournal.spark.cluster.java_errors import root_cause
@@ -38,6 +45,9 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
     (JavaMissingError, _EXIT_UNAVAILABLE),
     (LogLockedError, 75),
     (BadRequestError, 2),
+    (StoreUnavailableError, _EXIT_UNAVAILABLE),
+    (StoreRefusedError, 2),
+    (RemoteLogError, 74),
     (LogError, 74),
     (FastjournalError, 1),
 )
@@ -48,12 +58,9 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
 @version_option("fj-nightly")
 @click.option(
     "--server",
-    envvar="FASTJOURNAL_SERVER",
-    show_envvar=True,
-    default="127.0.0.1:9923",
-    show_default=True,
     metavar="ADDRESS",
-    help="The daemon that takes the snapshot: HOST:PORT, tls://HOST:PORT or unix:PATH.",
+    help="The daemon that takes the snapshot: HOST:PORT, tls://HOST:PORT or unix:PATH."
+    + SERVER_DEFAULT,
 )
 @access_options
 @click.option(
@@ -73,6 +80,14 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
     show_envvar=True,
     metavar="DIRECTORY",
     help="The daemon's --archive-dir: its segments become events, and go.",
+)
+@click.option(
+    "--remote-log",
+    envvar="FASTJOURNAL_REMOTE_LOG",
+    show_envvar=True,
+    metavar="URL",
+    help="The daemon's --remote-log, instead of --archive and a snapshot: nothing else of its "
+    "machine is needed.",
 )
 @click.option(
     "--history",
@@ -110,17 +125,20 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
     help="Spark's master.  [default: what spark-submit says, else local[*]]",
 )
 def command(**options: Any) -> None:
-    """Keep the history of the archive, run the analysis jobs, and write the report of a day."""
+    """Keep the history of the log, run the analysis jobs, and write the report of a day."""
     errors = Console(stderr=True)
     with ExitStack() as stack, errors.status("looking at output and archive") as status:
         from fastjournal.spark.nightly import preparation, run  # noqa: PLC0415 - main tells of a missing extra
         from fastjournal.spark.nightly.report.console import print_report  # noqa: PLC0415 - as above
 
         night, refused = preparation.prepare(options, stack), None
-        if night.snapshot is None and preparation.needs_snapshot(night):
+        if night.remote_log is not None:
+            refused = preparation.ensure_checkpoint(night)
+            preparation.restrict(night.snapshot)
+        elif night.snapshot is None and preparation.needs_snapshot(night):
             status.update("taking a snapshot")
-            take = _snapshot_taker(options)
-            refused = preparation.ensure_snapshot(night, options["server"], take)
+            server, take = _snapshot_taker(options)
+            refused = preparation.ensure_snapshot(night, server, take)
             # the events are written before Spark starts
             preparation.restrict(night.snapshot)
         start = partial(preparation.start, options["master"], night.snapshot, stack)
@@ -130,30 +148,39 @@ def command(**options: Any) -> None:
         console.width = _WIDTH_OF_FILES
     print_report(outcome.figures, outcome.slow, console)
     click.echo(safe_text(outcome.report))
+    if outcome.faults:
+        more = len(outcome.faults) - 1
+        raise LogCorruptError(
+            f"a part of the remote log cannot be read, and is a gap now: {outcome.faults[0]}"
+            + (f"; and {more} more" if more else "")
+        )
     if refused is not None:
         raise refused
 
 
-def _snapshot_taker(options: dict[str, Any]) -> Callable[[], str]:
-    """Return what takes a snapshot; the options for access are read now."""
-    credentials = load_credentials(**{name: options[name] for name in ENVIRONMENT})
+def _snapshot_taker(options: dict[str, Any]) -> tuple[str, Callable[[], str]]:
+    """Return the daemon's address, and what takes a snapshot; files for access are read now."""
+    given = {name: options[name] for name in NAMES}
+    settings = find_daemon(given, os.environ, config_files(os.environ))
+    server, credentials = settings["server"], credentials_of(settings)
 
     def take() -> str:
-        with SyncClient(options["server"], tls=credentials.tls, auth=credentials.auth) as client:
+        with SyncClient(server, tls=credentials.tls, auth=credentials.auth) as client:
             return client.snapshot(keep=options["keep_snapshots"])
 
-    return take
+    return server, take
 
 
 def main() -> None:
     """Run ``fj-nightly``.
 
-    Exits with 0 done, 2 usage, 69 no daemon, Spark or Java, 74 a log or a disk, 75 another run
-    works on the same tables, 1 all else.
+    Exits with 0 done, 2 usage, 69 no daemon, store, Spark or Java, 74 a log or a disk, 75 another
+    run works on the same tables, 1 all else.
     """
     prepare_stdio()
     # Spark's Java writes there, too
     queue_stderr(with_children=True)
+    configure_log("warning")
     try:
         command(standalone_mode=True)
     except ModuleNotFoundError as error:

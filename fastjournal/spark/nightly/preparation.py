@@ -12,6 +12,7 @@ none, a run still takes the archive: on a nearly full disk the archive holds the
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from datetime import date, timedelta
@@ -35,12 +36,16 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
+from fastjournal.remote.objects import ChunkId, checkpoint_name, decode_checkpoint
+from fastjournal.remote.store import ObjectStore
 from fastjournal.spark.cluster.java import prepare_environment
 from fastjournal.spark.cluster.java_errors import translating_start
 from fastjournal.spark.execution.cluster_tasks import processors
 from fastjournal.spark.history.archive_taking import ARCHIVE_LOCK
-from fastjournal.spark.history.days import begin_us, checked_day, last_ended_day
+from fastjournal.spark.history.days import DAY_US, begin_us, checked_day, last_ended_day
+from fastjournal.spark.history.remote_history import open_remote
 from fastjournal.spark.nightly.day_store import DayStore, checked_output
+from fastjournal.spark.query.paths import local_path
 from fastjournal.spark.session import (
     SMALL_BYTES,
     SMALL_OPTIONS,
@@ -51,11 +56,18 @@ from fastjournal.spark.session import (
 )
 from fastjournal.spark.storage.files import (
     LogDirectory,
+    below,
     check_outside_snapshots,
     modes_of,
     pyarrow_uri,
     resolve,
     translating,
+)
+from fastjournal.spark.storage.remote_checkpoints import (
+    list_checkpoints,
+    read_checkpoint,
+    read_format,
+    split_checkpoint,
 )
 
 FEW_PROCESSORS = 2
@@ -92,6 +104,8 @@ class Night(msgspec.Struct):
     """Whether Spark may have executors on other machines; these take the archive then, too."""
     keep_events: int | None = None
     """Days whose events stay, that of the report and those before it; None: all."""
+    remote_log: str | None = None
+    """URL of the remote log that becomes events; its checkpoints are the snapshots."""
 
 
 def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
@@ -110,6 +124,8 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         LogError: Snapshot or output cannot be used.
     """
     snapshot, archive, history = options["snapshot"], options["archive"], options["history"]
+    if options["remote_log"] is not None:
+        _check_alone(options)
     now_us = SystemClock().now_us()
     if snapshot is not None:
         now_us = min(snapshot_manifest(snapshot).taken_us, now_us)
@@ -136,7 +152,18 @@ def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
         keep_days=options["keep_days"],
         cluster=may_be_cluster(options["master"]),
         keep_events=options["keep_events"],
+        remote_log=options["remote_log"],
     )
+
+
+def _check_alone(options: dict[str, Any]) -> None:
+    """Check that nothing else is named from which snapshot or history come."""
+    for other in ("snapshot", "archive"):
+        if options[other] is not None:
+            raise BadRequestError(
+                f"--remote-log has what --{other} has: give one of them",
+                hint="FASTJOURNAL_ARCHIVE and FASTJOURNAL_REMOTE_LOG in the environment count, too",
+            )
 
 
 def _lock(place: str, locked: set[tuple[int, int]], stack: ExitStack) -> None:
@@ -258,6 +285,47 @@ def ensure_snapshot(night: Night, server: str, take: Callable[[], str]) -> Fastj
     return None
 
 
+def ensure_checkpoint(night: Night) -> FastjournalError | None:
+    """Give a run the first checkpoint after its day, if it needs one; return why there is none.
+
+    Args:
+        night: Inputs with a remote log; they get the checkpoint as their snapshot.
+
+    Raises:
+        RemoteLogError: There is no remote log, an object is damaged, or the store refuses or does
+            not answer.
+    """
+    assert night.remote_log is not None
+    store = open_remote(night.remote_log)
+    checkpoints = list_checkpoints(store, read_format(store).checkpoint)
+    state = night.store.states().get(str(night.day))
+    if state is not None and state.taken_us is not None:
+        return None
+    end_us = begin_us(night.day + timedelta(days=1))
+    at = bisect_left(checkpoints, end_us, key=lambda one: _time_of(store, one))
+    for behind in checkpoints[at:]:
+        checkpoint = read_checkpoint(store, behind)
+        if checkpoint is not None and checkpoint.time_us >= end_us + DAY_US:
+            return None  # it shows the state of another day
+        if checkpoint is not None:
+            night.snapshot = below(local_path(night.remote_log), checkpoint_name(behind))
+            return None
+    error = LogFailedError(
+        f"no checkpoint was taken since {night.day} ended",
+        path=night.remote_log,
+        hint="a daemon takes one at least each hour, or at once: fj-cli remote checkpoint; then "
+        "run fj-nightly again",
+    )
+    error.add_note("the report has no state of the entries, and no events since the last one")
+    return error
+
+
+def _time_of(store: ObjectStore, behind: ChunkId) -> int:
+    """Return the instant of a checkpoint; 0: it was just collected, as are those before it."""
+    content = store.get(checkpoint_name(behind))
+    return 0 if content is None else decode_checkpoint(behind, content).time_us
+
+
 def _taken_before(night: Night, server: str) -> str | None:
     """Return the snapshot that a failed run took after the day, if it is still there."""
     files, path = night.store.files, night.store.path
@@ -286,6 +354,10 @@ def snapshot_manifest(snapshot: str) -> Manifest:
         LogCorruptError: It is none, or is damaged.
         LogFailedError: It cannot be read.
     """
+    if split_checkpoint(snapshot)[1] is not None:
+        manifest = LogDirectory(snapshot).manifest
+        assert manifest is not None
+        return manifest
     files, path = resolve(snapshot)
     with translating("read", path):
         kind = files.get_file_info(path).type

@@ -49,6 +49,8 @@ from fastjournal.spark.history.event_files import (
     TakenSegment,
     open_events,
 )
+from fastjournal.spark.history.remote_history import UNUSED
+from fastjournal.spark.history.remote_taking import find_work, read_taken, take_work
 from fastjournal.spark.nightly.analysis_jobs import (
     HISTORY_JOBS,
     STATE_TABLES,
@@ -76,6 +78,8 @@ class NightOutcome(msgspec.Struct):
     """Path or URI of the HTML page."""
     figures: Figures
     slow: list[Slow]
+    faults: list[str] = msgspec.field(default_factory=list)
+    """Sentences about segments of the remote log that could not be read, and are gaps now."""
 
 
 @translating_workers()
@@ -100,6 +104,10 @@ def run_night(
     if night.archive is not None:
         tell("taking the archive into the events")
         _take_archive(start, night.archive, events, cluster=night.cluster)
+    faults = []
+    if night.remote_log is not None:
+        tell("taking the remote log into the events")
+        faults = _take_remote_log(start, night.remote_log, events, cluster=night.cluster)
     manifest = None if night.snapshot is None else snapshot_manifest(night.snapshot)
     if manifest is not None and manifest.taken_us < begin_us(night.day + timedelta(days=1)):
         raise BadRequestError(
@@ -141,11 +149,12 @@ def run_night(
             own = {str(night.day): _state_of(night, manifest, taken)}
             store.publish(states, own, STATE_TABLES)
     tell("writing the report")
-    covered = _coverage(night, states, files, taken)
+    covered = _coverage(night, states, files, events, taken)
     outcome = write_reports(night, states, covered, shown)
     store.end()
     store.prune(TABLES, days_to_prune(states, night.day, night.keep_days))
     events.remove(file for file in files if file.day < _first_kept(night))
+    outcome.faults = faults
     return outcome
 
 
@@ -163,6 +172,21 @@ def _take_archive(
     processes = processors() if size > PART_BYTES else 1
     with process_pool(processes) as pool:
         take_archive(OsDisk(), archive, events, pool, parallel=processes)
+
+
+def _take_remote_log(
+    start: Callable[[], SparkSession], url: str, events: EventDirectory, *, cluster: bool
+) -> list[str]:
+    """Take the remote log, as the archive is taken; return sentences about what is lost."""
+    work = find_work(url, events)
+    if cluster and work.bytes:
+        spark = start()
+        if not is_local(str(spark.sparkContext.master)):
+            tasks = ClusterTasks(spark)
+            return take_work(url, events, work, tasks, tasks.parallel).faults
+    processes = processors() if work.bytes > PART_BYTES else 1
+    with process_pool(processes) as pool:
+        return take_work(url, events, work, pool, processes).faults
 
 
 def _first_kept(night: Night) -> str:
@@ -211,11 +235,16 @@ def _coverage(
     night: Night,
     states: Mapping[str, DayState],
     files: Sequence[EventFile],
+    events: EventDirectory,
     taken: Sequence[TakenSegment],
 ) -> list[Span]:
     """Return the spans and gaps of the history; of days whose events were pruned as last shown."""
     known, last = ([], 0) if night.archive is None else known_gaps(OsDisk(), night.archive)
-    found = spans(taken, gaps_of(taken, known, last))
+    remote = read_taken(events)
+    if remote is not None:
+        known, last = [*known, *remote.gaps], max(last, remote.last)
+    gaps = [gap for gap in gaps_of(taken, known, last) if gap.reason != UNUSED]
+    found = spans(taken, gaps)
     first = files[0].day if files else str(date.max)
     for day, state in states.items():
         if day < first and state.covered is not None:

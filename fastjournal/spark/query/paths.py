@@ -25,8 +25,10 @@ from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogFailedError
 from fastjournal.foreign.formats import Format, find_format, require_format
+from fastjournal.remote.objects import CHECKPOINTS, EPOCHS, FORMAT_NAME, SEGMENTS
 from fastjournal.spark.query.source_options import Options
 from fastjournal.spark.storage.files import LogDirectory, resolve, translating
+from fastjournal.spark.storage.remote_checkpoints import split_checkpoint
 from fastjournal.spool.slots import DEAD_NAME, LOCK_NAME, parse_slot_name
 from fastjournal.versioned_json import json_fault
 
@@ -88,6 +90,8 @@ def open_log(directory: str) -> LogDirectory:
         LogFailedError: It cannot be read.
         LogCorruptError: A snapshot's files are not those that its manifest lists.
     """
+    if split_checkpoint(directory)[1] is not None:
+        return LogDirectory(directory)
     infos = list_directory(directory)
     log = LogDirectory(directory)
     begun = {str(info.base_name) for info in infos} & {APPEND_LOCK, STATE_NAME}
@@ -173,6 +177,11 @@ def no_log(directory: str, infos: list[Any]) -> BadRequestError:
 def _contents(directory: str, infos: list[Any]) -> tuple[str, str]:
     """Return what a directory holds, and what to do about it."""
     names = [str(info.base_name) for info in infos]
+    if EPOCHS in names and {CHECKPOINTS, SEGMENTS} & set(names):
+        return (
+            f"holds objects of a remote log, and no {FORMAT_NAME}",
+            "its first start there has not ended, or somebody deleted that object",
+        )
     if not names:
         return "is empty", "name the directory of a log, or of a snapshot (fj-cli snapshot)"
     snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]

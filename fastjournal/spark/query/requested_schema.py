@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from fastjournal.errors import BadRequestError
+from fastjournal.printable import did_you_mean
 from fastjournal.spark.decoding.byte_arrays import as_text
 from fastjournal.spark.decoding.view_columns import (
     ARROW_TYPES,
@@ -36,7 +37,7 @@ from fastjournal.spark.decoding.view_columns import (
     TIMESTAMPS,
     Column,
 )
-from fastjournal.spark.query.source_options import Options, near
+from fastjournal.spark.query.source_options import Options
 
 INSTANTS = frozenset(
     {"not_before", "timestamp", "created", "modified", "expires", "worked_on_until", "superseded"}
@@ -150,7 +151,7 @@ def request(
         if column is None:
             raise BadRequestError(
                 f"the view {options.view} has no column {field.name}; it has {', '.join(known)}",
-                hint=near(field.name, list(known)),
+                hint=did_you_mean(field.name, list(known)),
             )
         if any(column.name == one.source for one in found):
             raise BadRequestError(

@@ -18,9 +18,8 @@ unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 from fastjournal.cmdlog.snapshot import ManifestSegment
 from fastjournal.errors import BadRequestError
 from fastjournal.foreign.formats import Format
+from fastjournal.printable import did_you_mean
 from fastjournal.spark.decoding.view_columns import CORRUPT_COLUMN, cut
 from fastjournal.spark.storage.files import SegmentFile
 
@@ -109,7 +109,7 @@ class Options:
             if option.values and value.lower() not in option.values:
                 raise BadRequestError(
                     f"option {option.name}={value} is not one of {', '.join(option.values)}",
-                    hint=near(value, option.values),
+                    hint=did_you_mean(value, option.values),
                 )
             if option.is_size:
                 _bytes_of(option.name, value)
@@ -192,18 +192,11 @@ def _bytes_of(name: str, text: str) -> int:
     return size
 
 
-def near(word: str, known: Sequence[str]) -> str | None:
-    """Return a hint that names the known word nearest to one; None: none is near."""
-    found = get_close_matches(word.lower(), [one.lower() for one in known], 1, 0.6)
-    if not found:
-        return None
-    return f"did you mean {next(one for one in known if one.lower() == found[0])}?"
-
-
 def _unknown_option(name: str) -> BadRequestError:
     names = [option.name for option in OPTIONS if option.name != "paths"]
     return BadRequestError(
-        f"there is no option {name}; the options are {', '.join(names)}", hint=near(name, names)
+        f"there is no option {name}; the options are {', '.join(names)}",
+        hint=did_you_mean(name, names),
     )
 
 

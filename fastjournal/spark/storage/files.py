@@ -18,17 +18,28 @@ import pyarrow as pa
 import pyarrow.fs
 
 from fastjournal.cmdlog.archive import STATE_NAME, ArchivedSegment, archived_segment
-from fastjournal.cmdlog.format.layout import segment_number
+from fastjournal.cmdlog.format.layout import segment_name, segment_number
 from fastjournal.cmdlog.live_index import LIVE_NAME
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.snapshot import (
+    FORMAT,
     MANIFEST_NAME,
+    VERSION,
     Manifest,
+    ManifestSegment,
     decode_manifest,
     enclosing_snapshot,
 )
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.remote.objects import FORMAT_NAME, checkpoint_name, live_name
+from fastjournal.spark.storage.remote_checkpoints import (
+    PrefixFiles,
+    RemoteSnapshot,
+    find_snapshot,
+    naming,
+    split_checkpoint,
+)
 
 CONNECT_TIMEOUT_S = 10.0
 """For a connection to S3; three are tried."""
@@ -38,6 +49,11 @@ RETRY_LIMIT_S = 60
 """Time in which a request to Google's store is tried again."""
 
 _GOOGLE = ("gs://", "gcs://")
+_AZURE, _AZURE_ACCOUNT, _AZURE_KEY = (
+    "az://",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+)
 _RETRY_OPTION = "retry_limit_seconds="
 _GOOGLE_ERROR = re.compile(r"google::cloud::Status\((.*?)(?: error_info=.*)?\)\Z", re.S)
 _LOCAL_ERROR = re.compile(r"\[Errno \d+\] .*Detail: \[errno \d+\] (.*)", re.S)
@@ -62,19 +78,31 @@ class SegmentFile(msgspec.Struct, frozen=True):
 
 
 class LogDirectory:
-    """A log directory or a snapshot.
+    """A log directory, a snapshot, or a checkpoint of a remote log.
 
     Args:
         uri: A path, or a URI whose scheme pyarrow knows (``file:``, ``s3:``, ``gs:``, ``hdfs:``).
+            A remote log is named by its prefix: its newest checkpoint is read; or by the path of a
+            checkpoint.
 
     Raises:
         LogFailedError: It cannot be read.
         LogCorruptError: A snapshot's files are not those that its manifest lists.
+        RemoteLogCorruptError: An object of a remote log is damaged, missing or of another version.
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        self.files, self.path = resolve(uri)
+        self.uri = str(uri)
+        """Path or URI by which an executor opens the same one; of a remote log its checkpoint."""
+        self.files, path = resolve(uri)
+        self.path, wanted = split_checkpoint(path)
+        self.name = self.path.rpartition("/")[2]
+        """Name of a snapshot."""
+        self.remote: RemoteSnapshot | None = None
+        """Checkpoint of a remote log; None: it is none."""
+        self.live_path = f"{self.path}/{LIVE_NAME}"
         self.manifest: Manifest | None = None
+        """Of a checkpoint: what it says, without times, and without numbers of records (0)."""
         self.segments: list[SegmentFile] = []
         self.is_archive = False
         """Its segments are those of an archive, whose numbers ascend by one."""
@@ -87,6 +115,18 @@ class LogDirectory:
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
+        if wanted is not None or (
+            FORMAT_NAME in sizes
+            and MANIFEST_NAME not in sizes
+            and not any(map(segment_number, sizes))
+        ):
+            with naming(self.path):
+                self.remote = find_snapshot(PrefixFiles(self.files, self.path), wanted)
+            self._take_checkpoint(self.remote)
+            return
+        self._take_files(sizes)
+
+    def _take_files(self, sizes: dict[str, int]) -> None:
         self.has_archive_state = STATE_NAME in sizes
         self.live_bytes = sizes.get(LIVE_NAME)
         # else a daemon has started on a copy of a snapshot: it is a log again
@@ -119,6 +159,41 @@ class LogDirectory:
                     crc32c=checksums.get(name),
                 )
             )
+
+    def _take_checkpoint(self, remote: RemoteSnapshot) -> None:
+        """Take the segments of a checkpoint."""
+        listed = remote.checkpoint.segments
+        self.uri = below(split_checkpoint(self.uri)[0], checkpoint_name(remote.behind))
+        self.name = f"{remote.behind.epoch:010d}-{remote.behind.number:012d}"
+        self.live_bytes = remote.live_bytes
+        self.live_path = f"{self.path}/{live_name(remote.behind)}"
+        for one in listed:
+            path = remote.segment_path(self.path, one)
+            last = one == listed[-1]
+            self.segments.append(
+                SegmentFile(path, one.number, one.bytes, last=last, open=False, crc32c=one.crc32c)
+            )
+        self.manifest = Manifest(
+            format=FORMAT,
+            version=VERSION,
+            taken_us=remote.checkpoint.time_us,
+            segments=[
+                ManifestSegment(
+                    name=segment_name(one.number),
+                    number=one.number,
+                    bytes=one.bytes,
+                    crc32c=f"{one.crc32c:08x}",
+                    first_us=None,
+                    last_us=None,
+                    records=0,
+                    min_us=None,
+                    max_us=None,
+                )
+                for one in listed
+            ],
+            records=0,
+            bytes=sum(one.bytes for one in listed),
+        )
 
     def _read_manifest(self) -> Manifest:
         path = f"{self.path}/{MANIFEST_NAME}"
@@ -282,8 +357,19 @@ def translating(action: str, path: str) -> Iterator[None]:
 def open_file_system(uri: str) -> tuple[Any, str]:
     """Return the file system of a URI, and the path there; errors are those of pyarrow.
 
-    The option ``retry_limit_seconds`` of a URI of Google's store holds, if it has one.
+    The option ``retry_limit_seconds`` of a URI of Google's store holds, if it has one. A URI
+    ``az://container/path`` is as obstore knows it: the environment has account and key.
+
+    Raises:
+        BadRequestError: The environment has no account for a URI of Azure.
     """
+    if uri.startswith(_AZURE):
+        account = os.environ.get(_AZURE_ACCOUNT)
+        if not account:
+            raise BadRequestError(f"{uri} needs an account", hint=f"set {_AZURE_ACCOUNT}")
+        key = os.environ.get(_AZURE_KEY)
+        azure = pyarrow.fs.AzureFileSystem(account_name=account, account_key=key)
+        return azure, uri.removeprefix(_AZURE)
     if uri.startswith(_GOOGLE) and _RETRY_OPTION not in uri:
         uri += f"{'&' if '?' in uri else '?'}{_RETRY_OPTION}{RETRY_LIMIT_S}"
     files, path = pyarrow.fs.FileSystem.from_uri(uri)

@@ -27,6 +27,7 @@ import time
 from typing import Final
 
 from fastjournal.errors import SpoolFailedError
+from fastjournal.file_sync import sync_data
 from fastjournal.limits import MOVED_US_MAX, SLOT_LOCK_TRIES_MAX, SLOT_SECONDS
 from fastjournal.spool.format import (
     FILE_HEADER,
@@ -111,7 +112,7 @@ class SharedSync:
         # The mark is taken before the sync: what is appended while it goes on needs another one.
         durable, appends = self._durable, self.appends
         try:
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
         except OSError as error:
             # The system may have dropped what it could not write, and calls it written: the
             # success of the next sync must not count for those who wait for this one, nor for

@@ -21,11 +21,14 @@ import msgspec
 from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timestamp
 from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.keys import (
+    KEY_EXCLUDES,
     build_journal_key,
     deduplication_key,
     default_id,
     domain_of,
+    job_key,
     journal_key_of,
+    queue_of,
 )
 from fastjournal.limits import (
     INSTANT_MAX,
@@ -47,6 +50,7 @@ from fastjournal.times import Duration, Instant, check_instant_us, duration_us, 
 
 _PERSIST: Final = int(Flag.PERSIST)
 _OVERWRITE: Final = int(Flag.OVERWRITE)
+_WORKED_ON: Final = int(Flag.WORKED_ON)
 _SET: Final = int(Function.SET)
 _BUFFER: Final = int(ValueType.BUFFER)
 
@@ -56,7 +60,7 @@ def encode_set(
     writer_id: str,
     uri: str | bytes | None,
     domain: str | bytes | None,
-    priority: int,
+    priority: int | None,
     not_before: Instant | None,
     not_before_us: int | None,
     value: Storable,
@@ -66,6 +70,7 @@ def encode_set(
     ttl_us: int | None = None,
     unique: str | bytes | None = None,
     delay_us: int | None = None,
+    key: str | bytes | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the key of an entry, and the pending record of the persistent SET that makes it.
 
@@ -73,8 +78,8 @@ def encode_set(
         timestamp_us: Instant of the write, in microseconds.
         writer_id: Used instead of the URI in the default id of an entry without one.
         uri: As ``Spool.append`` describes it, and so are all others.
-        domain: None: that of the URI.
-        priority: 0 to 255.
+        domain: None: that of the URI, or of the key.
+        priority: 0 to 255; None: 128.
         not_before: None, with ``not_before_us``: the timestamp.
         not_before_us: The same in microseconds.
         value: The payload.
@@ -84,35 +89,66 @@ def encode_set(
         ttl_us: Duration by which each read moves it, in microseconds.
         unique: Value that is unique within the domain.
         delay_us: Microseconds from the timestamp until it may start.
+        key: The whole key.
 
     Raises:
         BadRequestError: A field that no daemon accepts.
         TypeError: A field of another type.
     """
-    if delay_us is not None:
-        if not_before is not None or not_before_us is not None:
-            raise BadRequestError("delay and not_before exclude each other")
-        not_before_us = timestamp_us + delay_us
-    if domain is None:
-        domain = domain_of(uri or b"")
-    second_key = deduplication_key(domain, uri, unique)
-    if id is None:
-        id = default_id(timestamp_us, second_key, writer_id)
-    if not_before is None and not_before_us is None:
-        key = journal_key_of(domain, id, timestamp_us, priority)
+    flags = _PERSIST | _OVERWRITE if overwrite else _PERSIST
+    if key is not None:
+        if (domain, priority, not_before, not_before_us, delay_us, id) != _NO_PARTS:
+            raise BadRequestError(KEY_EXCLUDES)
+        if overwrite:
+            raise BadRequestError("key excludes overwrite: it replaces a waiting job in any case")
+        name, domain = job_key(key)
+        second_key = deduplication_key(domain, uri, unique)
+        flags |= _OVERWRITE | _WORKED_ON
     else:
-        key = build_journal_key(
-            domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
+        if domain is None:
+            domain = domain_of(uri or b"")
+        second_key = deduplication_key(domain, uri, unique)
+        name = _built_key(
+            domain,
+            default_id(timestamp_us, second_key, writer_id) if id is None else id,
+            timestamp_us,
+            PRIORITY_DEFAULT if priority is None else priority,
+            not_before,
+            not_before_us,
+            delay_us,
         )
     if type(value) is bytes:
         value_type, data = _BUFFER, value
     else:
         value_type, data = encode_value(value)
-    flags = _PERSIST | _OVERWRITE if overwrite else _PERSIST
     request = Request(
-        _SET, 0, flags, timestamp_us, key, second_key, value_type, data, expires_us, ttl_us
+        _SET, 0, flags, timestamp_us, name, second_key, value_type, data, expires_us, ttl_us
     )
-    return key, encode_record(encode_request(request))
+    return name, encode_record(encode_request(request))
+
+
+_NO_PARTS: Final = (None,) * 6
+
+
+def _built_key(
+    domain: str | bytes,
+    id: str | bytes,
+    timestamp_us: int,
+    priority: int,
+    not_before: Instant | None,
+    not_before_us: int | None,
+    delay_us: int | None,
+) -> bytes:
+    """Return the key of these parts."""
+    if delay_us is not None:
+        if not_before is not None or not_before_us is not None:
+            raise BadRequestError("delay and not_before exclude each other")
+        not_before_us = timestamp_us + delay_us
+    if not_before is None and not_before_us is None:
+        return journal_key_of(domain, id, timestamp_us, priority)
+    return build_journal_key(
+        domain, id, not_before=not_before, not_before_us=not_before_us, priority=priority
+    )
 
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
@@ -181,10 +217,12 @@ class Spool:
     def append(
         self,
         *,
+        queue: str | bytes | None = None,
         domain: str | bytes | None = None,
         uri: str | bytes | None = None,
         unique: str | bytes | None = None,
-        priority: int = PRIORITY_DEFAULT,
+        key: str | bytes | None = None,
+        priority: int | None = None,
         delay: Duration | None = None,
         not_before: Instant | None = None,
         not_before_us: int | None = None,
@@ -198,12 +236,16 @@ class Spool:
         """Append a persistent SET of one journal entry.
 
         Args:
-            domain: The queue; not empty, without ``:``. None: the host of the URI
-                (``fastjournal.domain_of``).
+            queue: Not empty, without ``:``. None: the host of the URI (``fastjournal.domain_of``).
+            domain: The same by its other name.
             uri: Resource that the work is about, over all queues: one entry of a URI waits at a
                 time, the newest.
             unique: Deduplication key within the queue, instead of a URI.
-            priority: 0 (first) to 255 (last).
+            key: The whole journal key (``build_journal_key``), for a job that has a name of its
+                own; it names queue, priority and instant. The job replaces a waiting one with the
+                same key. While that is worked on, the forwarder keeps the record and sends it again
+                until the daemon takes it.
+            priority: 0 (first) to 255 (last); None: 128.
             delay: Duration from now before which the work must not start.
             not_before: Instant before which the work must not start. Without it: the timestamp, so
                 that work of one priority is done in the order of its writing.
@@ -238,11 +280,11 @@ class Spool:
         ttl_us = None if ttl is None else duration_us("ttl", ttl)
         if overwrite is not False:
             _check_bool("overwrite", overwrite)
-        key, record = encode_set(
+        name, record = encode_set(
             timestamp_us,
             self._writer_id,
             uri,
-            domain,
+            queue_of(queue, domain),
             priority,
             not_before,
             not_before_us,
@@ -253,9 +295,10 @@ class Spool:
             ttl_us,
             unique,
             None if delay is None else duration_us("delay", delay),
+            key,
         )
         self._write(record)
-        return key
+        return name
 
     def append_request(self, request: Request) -> None:
         """Append any write. A timestamp of 0 is replaced by the time of the call.

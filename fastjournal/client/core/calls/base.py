@@ -7,6 +7,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from fastjournal.client.core.failures import TOKEN_HINT
 from fastjournal.client.core.results import Page
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.clock import SystemClock
@@ -21,6 +22,8 @@ from fastjournal.limits import (
 )
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
+from fastjournal.protocol.constants import ErrorCode
+from fastjournal.protocol.functions import BY_SERVER_FIRST
 from fastjournal.times import Duration, Instant, check_instant_us, duration_us, expiry_us, lease_us
 
 T = TypeVar("T")
@@ -131,11 +134,11 @@ class PagedCall(msgspec.Struct, Generic[T], frozen=True):
 def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:
     """Return the seconds after which a daemon that owes answers counts as lost; None: never.
 
-    A NEXT that waits may be answered that much later, and a SNAPSHOT takes its time.
+    A NEXT that waits may be answered that much later, and a SNAPSHOT or REMOTE takes its time.
     """
     longest_us = 0.0
     for request in requests:
-        if request.function == Function.SNAPSHOT:
+        if request.function >= BY_SERVER_FIRST:
             longest_us = max(longest_us, CLIENT_SNAPSHOT_S * 1e6)
         if request.function == Function.NEXT and request.flags & LISTEN:
             if request.ttl is None:
@@ -148,7 +151,8 @@ def refusal(error: str) -> RefusedError:
     """Return the exception for the error text of a reply: a code, perhaps a sentence."""
     code, _, sentence = error.partition(" ")
     kind = LeaseLostError if code == LeaseLostError.code else RefusedError
-    return kind(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code)
+    hint = TOKEN_HINT if code == ErrorCode.AUTH_REQUIRED else None
+    return kind(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code, hint=hint)
 
 
 Domains: TypeAlias = str | bytes | Sequence[str | bytes]

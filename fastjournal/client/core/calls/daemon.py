@@ -20,6 +20,8 @@ __all__ = [
     "explain",
     "nop",
     "quit_",
+    "remote_checkpoint",
+    "remote_handover",
     "snapshot",
     "stats",
 ]
@@ -69,6 +71,29 @@ def snapshot(*, keep: int | None = None) -> Call[str]:
     """
     count = None if keep is None else checked_count("keep", keep)
     return Call(Request(Function.SNAPSHOT, count=count), reply_readers.text)
+
+
+def remote_checkpoint() -> Call[str]:
+    """Have the daemon store a checkpoint of its remote log; return its epoch and number.
+
+    It may take long, up to an hour, as a snapshot.
+
+    Raises:
+        RefusedError: ``unknown-function``: the daemon has no remote log. ``not-persisted``: the
+            store or the disk has refused it. ``read-only``.
+    """
+    return Call(Request(Function.REMOTE, key=b"checkpoint"), reply_readers.text)
+
+
+def remote_handover() -> Call[None]:
+    """Have the daemon seal its epoch of the remote log and end, so that a standby takes over.
+
+    Never sent twice: where the connection is lost, it may have been done (``maybe_done``).
+
+    Raises:
+        RefusedError: ``unknown-function``: the daemon has no remote log.
+    """
+    return Call(Request(Function.REMOTE, key=b"handover"), reply_readers.nothing)
 
 
 def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]:

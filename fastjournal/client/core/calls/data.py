@@ -23,7 +23,7 @@ from fastjournal.client.core.calls.base import (
 from fastjournal.client.core.results import Entry, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import default_id, journal_key_of
+from fastjournal.keys import default_id, journal_key_of, second_key_of
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Storable, encode_value
@@ -64,7 +64,8 @@ def set_(
             the domain of the URI (``domain_of``), due now; the result has the key.
         value: bytes, str, int, float, bool or None; its type goes with it. A dict or a list is
             written as JSON, a string.
-        uri: A further, unique key: this entry replaces the waiting entry of the same URI.
+        uri: A further, unique key: this entry replaces the waiting entry of the same URI. One that
+            begins with ``unique:`` is the reserved form for the queue of this key.
         persist: Return only once it is on disk, as the daemon's sync policy says.
         overwrite: Replace an entry with the same key.
         expires: Instant at which it vanishes, in the future; ``math.inf``: never. None: never, or
@@ -88,12 +89,13 @@ def set_(
     if key is None:
         timestamp = timestamp or unique_timestamp()
         key = _key_of_work(uri, timestamp)
+    name = new_key_bytes(key, plain=plain)
     request = Request(
         Function.SET,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
         timestamp=timestamp,
-        key=new_key_bytes(key, plain=plain),
-        second_key=None if uri is None else key_bytes(uri),
+        key=name,
+        second_key=None if uri is None else second_key_of(name, key_bytes(uri)),
         value_type=value_type,
         value=data,
         timeout=expiry(expires),
@@ -108,7 +110,7 @@ def _key_of_work(uri: str | bytes | None, timestamp_us: int) -> bytes:
 
     if uri is None:
         raise BadRequestError("there is neither a key nor a URI", code="bad-key", hint=_KEY_HINT)
-    id = default_id(timestamp_us, key_bytes(uri), "")
+    id = default_id(timestamp_us, second_key_of(None, key_bytes(uri)), "")
     return journal_key_of(domain_of(uri), id, timestamp_us)
 
 

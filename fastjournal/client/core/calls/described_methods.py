@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Address, Servers
 from fastjournal.client.core.calls import daemon, data, scans, work
 from fastjournal.client.core.calls.base import Call, PagedCall
 from fastjournal.protocol import Request
@@ -36,10 +36,15 @@ _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 class ClientMethods(ABC):
     """Methods of either client, which inherits their text: ``await`` those of ``Client``."""
 
-    address: Address
+    servers: Servers
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.address)!r})"
+        return f"{type(self).__name__}({str(self.servers)!r})"
+
+    @property
+    def address(self) -> Address:
+        """The address in use: of the connection, or of the last one."""
+        return self.servers.current
 
     @abstractmethod
     def connect(self) -> Any:
@@ -279,6 +284,7 @@ class CallMethods:
     prefix = scan_method(scans.prefix)
     regex = scan_method(scans.regex)
     domains = scan_method(scans.domains)
+    dead_letters = scan_method(scans.dead_letters)
 
     enqueue = method(work.enqueue)
     next = method(work.next_)
@@ -291,7 +297,9 @@ class CallMethods:
     limit = method(work.limit)
     purge = method(work.purge)
     pause = method(work.pause)
+    pause_all = method(work.pause_all)
     resume = method(work.resume)
+    resume_all = method(work.resume_all)
 
     nop = method(daemon.nop)
     auth = method(daemon.auth)
@@ -300,4 +308,6 @@ class CallMethods:
     domain_stats = method(daemon.domain_stats)
     entry_stats = method(daemon.entry_stats)
     snapshot = method(daemon.snapshot)
+    remote_checkpoint = method(daemon.remote_checkpoint)
+    remote_handover = method(daemon.remote_handover)
     explain = method(daemon.explain)

@@ -40,11 +40,15 @@ def written(request: Request, _reply: Reply) -> Written:
 
 
 def set_outcome(request: Request, reply: Reply) -> Written:
-    """Read the success of a SET: its ttl is the number of entries that it replaced."""
+    """Read the success of a SET: its ttl is the number of entries that it replaced.
+
+    A pair has the key of one that was a job of another queue.
+    """
     outcome = WriteOutcome.NEW
     if reply.ttl is not None:
         outcome = WriteOutcome.REPLACED if reply.ttl else WriteOutcome.KEPT
-    return Written(request.timestamp, request.key, outcome)
+    taken = reply.pairs[0].key if reply.pairs else b""
+    return Written(request.timestamp, request.key, outcome, taken)
 
 
 def token(_request: Request, reply: Reply) -> int:
@@ -118,13 +122,15 @@ def json_object(_request: Request, reply: Reply) -> dict[str, Any]:
 def json_of(kind: type[S]) -> Callable[[Request, Reply], S]:
     """Return what reads the one value as JSON of this form; names that it lacks are left out."""
 
-    def read(_request: Request, reply: Reply) -> S:
-        try:
-            return msgspec.json.decode(only_pair(reply).value, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"the daemon's statistics are malformed: {error}") from error
+    return lambda _request, reply: json_value(only_pair(reply), kind)
 
-    return read
+
+def json_value(pair: Pair, kind: type[S]) -> S:
+    """Read a value as JSON of this form; names that it lacks are left out."""
+    try:
+        return msgspec.json.decode(pair.value, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the daemon's statistics are malformed: {error}") from error
 
 
 def release_all(_request: Request, reply: Reply) -> list[Request]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from fastjournal.client.core.calls import reply_readers
 from fastjournal.client.core.calls.base import LISTEN, Call, PagedCall, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
 from fastjournal.client.core.results import Entry, Page
-from fastjournal.client.core.stats import DomainStats
+from fastjournal.client.core.stats import DeadLetter, DomainStats
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
 from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
@@ -16,12 +18,15 @@ from fastjournal.protocol import QUERY_SHIFT, Function, Query, Reply, Request
 from fastjournal.times import Duration, Instant
 
 __all__ = [
+    "dead_letters",
     "domains",
     "listening",
     "prefix",
     "range_",
     "regex",
 ]
+
+T = TypeVar("T")
 
 _REGEX = int(Query.REGEX) << QUERY_SHIFT
 
@@ -145,6 +150,45 @@ def _domains(request: Request, reply: Reply) -> Page[DomainStats]:
     found = ((pair.key, read(request, Reply(pairs=[pair]))) for pair in reply.pairs or ())
     named = [msgspec.structs.replace(stats, name=name) for name, stats in found]
     return Page(named, reply.cursor or None)
+
+
+def dead_letters(domain: str | bytes, *, page: int = SCAN_PAGE_ENTRIES) -> PagedCall[DeadLetter]:
+    """Iterate over the dead letters (buried entries) of a domain, in the order of work.
+
+    Nothing changes, not even an expiry. Memory holds one page at a time, also in the daemon.
+
+    Args:
+        domain: Its name; an unknown one has none.
+        page: Dead letters to ask for at a time, at most, 1 to 65,535; the daemon may return fewer.
+
+    Raises:
+        RefusedError: ``forbidden``, ``bad-key``.
+        BadRequestError: The name is empty, or the page is no number.
+    """
+    if not domain:
+        raise BadRequestError("the name of a domain is empty", code="bad-key")
+    count = checked_count("page", page)
+    request = Request(Function.STATS, key=key_bytes(domain), count=count)
+    return _PagesOfOneKey(Call(request, _dead_letters))
+
+
+class _PagesOfOneKey(PagedCall[T], frozen=True):
+    """Pages whose requests have the same key, and the cursor as second key."""
+
+    def following(self, cursor: bytes) -> Call[Page[T]]:
+        """Return the call for the page after the one that had this cursor."""
+        request = msgspec.structs.replace(self.first.request, second_key=cursor)
+        return Call(request, self.first.interpret)
+
+
+def _dead_letters(_request: Request, reply: Reply) -> Page[DeadLetter]:
+    letters = [
+        msgspec.structs.replace(
+            reply_readers.json_value(pair, DeadLetter), key=pair.key, uri=pair.second_key
+        )
+        for pair in reply.pairs or ()
+    ]
+    return Page(letters, reply.cursor or None)
 
 
 def listening(

@@ -29,6 +29,7 @@ from fastjournal.client.core.results import Jobs, Written
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import (
+    KEY_EXCLUDES,
     deduplication_key,
     default_id,
     job_key,
@@ -36,6 +37,8 @@ from fastjournal.keys import (
 )
 from fastjournal.limits import (
     FAILED_ATTEMPTS_MAX,
+    INSTANT_MAX,
+    JOB_LEASE_S,
     LEASE_US_MIN,
     LIMIT_MAX,
     NEXT_DOMAINS_MAX,
@@ -56,10 +59,12 @@ __all__ = [
     "limit",
     "next_",
     "pause",
+    "pause_all",
     "peek",
     "purge",
     "release",
     "resume",
+    "resume_all",
     "touch",
 ]
 
@@ -113,9 +118,7 @@ def enqueue(
     flags = persisted(persist)
     if key is not None:
         if queue is not None or (priority, delay, not_before) != (None, None, None):
-            raise BadRequestError(
-                "key excludes queue, priority, delay and not_before, which are parts of it"
-            )
+            raise BadRequestError(KEY_EXCLUDES)
         name, domain = job_key(key)
         second_key = deduplication_key(domain, uri, unique)
         flags |= OVERWRITE | WORKED_ON
@@ -213,7 +216,8 @@ def next_(
         ordered: Of several domains, the first one that has work is served first.
         prefix: Jobs of all domains whose names begin so; they take turns.
         count: At most that many, 1 to 65,535; the daemon gives at most 500.
-        lease: Length of the lease; None or 0: the daemon's default.
+        lease: Length of the lease; None: 5 minutes; 0: that of the domain (``limit``), else the
+            daemon's default, which is a day.
         wait: Wait for work at most that long (``WAIT_WITHOUT_END``); None: return at once.
         delete: Delete the entries instead of leasing them.
         meta: Return the metadata too.
@@ -238,7 +242,7 @@ def next_(
         value_type=ValueType.STRING if value else None,
         value=value,
         count=checked_count("count", count),
-        timeout=checked_lease(lease),
+        timeout=None if delete else _length_of(lease),
         ttl=None if wait is None or endless else duration("wait", wait),
     )
     return Call(request, reply_readers.jobs, undo=None if delete else reply_readers.release_all)
@@ -263,8 +267,8 @@ def peek(
         ordered: As ``next`` would be given it.
         prefix: As ``next`` would be given it.
         count: At most that many, 1 to 65,535; the daemon shows at most 500.
-        lease: As ``next`` would be given it: with None or 0 it ends before a domain with another
-            default lease (``limit``).
+        lease: As ``next`` would be given it: with 0 it ends before a domain with another default
+            lease (``limit``).
         data: Read the values, not only their types.
         meta: Return the metadata too.
 
@@ -280,9 +284,14 @@ def peek(
         value_type=ValueType.STRING if value else None,
         value=value,
         count=checked_count("count", count),
-        timeout=checked_lease(lease),
+        timeout=_length_of(lease),
     )
     return Call(request, _peeked)
+
+
+def _length_of(lease: Duration | None) -> int | None:
+    """Return the length of a lease as the wire has it; None: the daemon's default."""
+    return checked_lease(JOB_LEASE_S if lease is None else lease)
 
 
 def _peeked(_request: Request, reply: Reply) -> Jobs:
@@ -296,6 +305,7 @@ def release(
     *,
     delay: Duration | None = None,
     error: str | None = None,
+    attempts_max: int = 0,
 ) -> Call[None]:
     """Release a leased entry: it waits again.
 
@@ -311,6 +321,8 @@ def release(
         delay: It is due again that long from now; None: as before, or with an
             ``error`` after the daemon's back-off.
         error: Why the attempt failed, at most 4,096 bytes of UTF-8; None: it did not.
+        attempts_max: With an ``error``: failed attempts, this one included, after which it is
+            buried; 0: no other bound than those.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``.
@@ -323,6 +335,7 @@ def release(
         value=b"" if error is None else _reason(error),
         timeout=checked_token(token),
         ttl=duration("delay", delay),
+        count=check_integer("attempts_max", attempts_max, 0, FAILED_ATTEMPTS_MAX) or None,
     )
     return Call(request, reply_readers.nothing)
 
@@ -443,9 +456,28 @@ def pause(domain: str | bytes, duration: Duration) -> Call[None]:
 
     Raises:
         RefusedError: ``bad-key``, ``busy``.
+        BadRequestError: The name is empty.
     """
-    request = Request(Function.PAUSE, key=key_bytes(domain), ttl=duration_us("duration", duration))
+    name = key_bytes(domain)
+    if not name:
+        raise BadRequestError("the domain is empty", hint="all domains together: pause_all()")
+    request = Request(Function.PAUSE, key=name, ttl=duration_us("duration", duration))
     return Call(request, reply_readers.nothing)
+
+
+def pause_all(duration: Duration | None = None) -> Call[None]:
+    """Pause all domains, those to come too: NEXT delivers nothing; 0 ends this pause.
+
+    The pauses of single domains stay, and go on after it. It outlives a restart of the daemon.
+
+    Args:
+        duration: How long; None: until ``resume_all``.
+
+    Raises:
+        RefusedError: ``forbidden``: the token lacks the right admin for everything.
+    """
+    ttl = INSTANT_MAX if duration is None else duration_us("duration", duration)
+    return Call(Request(Function.PAUSE, key=b"", ttl=ttl), reply_readers.nothing)
 
 
 def limit(
@@ -465,8 +497,8 @@ def limit(
         domain: Its name.
         interval: Least time between two deliveries.
         jobs: Most entries that are leased at once.
-        lease: Length of a lease where the request names none.
-        attempts: Failed attempts after which an entry is buried.
+        lease: Length of a lease where the request names none, as ``next(lease=0)``.
+        attempts: Failed attempts after which an entry is buried; -1: never.
 
     Raises:
         RefusedError: ``bad-key``, ``busy`` (too many domains have limits), ``read-only``.
@@ -479,7 +511,7 @@ def limit(
         "attempts": attempts,
     }
     named = {
-        name: check_integer(name, number, 0, LIMIT_MAX)
+        name: check_integer(name, number, -1 if name == "attempts" else 0, LIMIT_MAX)
         for name, number in given.items()
         if number is not None
     }
@@ -499,3 +531,8 @@ def resume(domain: str | bytes) -> Call[None]:
         RefusedError: ``bad-key``.
     """
     return pause(domain, 0)
+
+
+def resume_all() -> Call[None]:
+    """End the pause of all domains together; single domains may be paused still."""
+    return pause_all(0)
