@@ -13,7 +13,8 @@
 
 ``server`` composes the parts and runs their tasks, ``runtime`` is what these share, ``recovery``
 builds an engine from the log, ``main`` reads options (``config``, ``sighup``), ``process`` is ready
-file and watchdog. Beside requests: ``tasks``, ``compaction``, ``admission``, ``observability``,
-``histogram``. ``testing`` is the daemon in the process of a test, ``pytest_plugin`` its fixture.
-docs/architecture.md has the whole picture.
+file and watchdog, ``standby`` runs before a node of a remote log serves. Beside requests:
+``tasks``, ``compaction``, ``admission``, ``observability``, ``histogram``. ``testing`` is the
+daemon in the process of a test, ``pytest_plugin`` its fixture. docs/architecture.md has the whole
+picture.
 """

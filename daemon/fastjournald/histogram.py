@@ -8,7 +8,7 @@ together, with one value.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -30,12 +30,13 @@ class Histogram:
         exponent_min: Exponent of the first bound; smaller numbers are below all.
     """
 
-    __slots__ = ("_counts", "_exponent_max", "exponent_min", "total")
+    __slots__ = ("_exponent_max", "counts", "exponent_min", "total")
 
     def __init__(self, exponent_max: int, exponent_min: int = 0) -> None:
         self._exponent_max = exponent_max
         self.exponent_min = exponent_min
-        self._counts = [0] * _BITS_MAX
+        self.counts = [0] * _BITS_MAX
+        """At k: values above 2**(k-1) and at most 2**k; at 0: 0 and 1."""
         self.total = 0
         """Sum of all values."""
 
@@ -47,11 +48,22 @@ class Histogram:
             number: How often.
         """
         self.total += value * number
-        self._counts[(value - 1).bit_length() if value else 0] += number
+        self.counts[(value - 1).bit_length() if value else 0] += number
+
+    def merge(self, others: Sequence[Histogram]) -> None:
+        """Add the counts of others."""
+        self.total += sum(other.total for other in others)
+        columns = zip(self.counts, *(other.counts for other in others), strict=True)
+        self.counts = list(map(sum, columns))
+
+    @property
+    def number(self) -> int:
+        """Number of all values."""
+        return sum(self.counts)
 
     def cumulative(self) -> list[int]:
         """Return how many values are at most 2**exponent_min ... 2**exponent_max, then of all."""
-        counts = list(accumulate(self._counts))
+        counts = list(accumulate(self.counts))
         return [*counts[self.exponent_min : self._exponent_max + 1], counts[-1]]
 
 

@@ -1,9 +1,11 @@
 """The command ``fastjournald``: options, configuration check, recovery, the server, exit codes.
 
 0   stopped by SIGTERM or SIGINT, everything synced
-64  bad usage or configuration
+64  bad usage or configuration, or an object store that cannot be used
+65  the directory, or the prefix of the object store, belongs to another log
 74  an I/O error, or damage that needs --repair
 75  another daemon holds the log
+76  another node of the remote log has taken over: start again as a standby
 130 SIGINT before requests were accepted
 
 ``--check-config`` says what would stop a start with these options.
@@ -18,21 +20,28 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 import trio
 
-from fastjournal import limits, program
-from fastjournal.build_info import build_info
+from fastjournal import _native, limits, program
 from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
-from fastjournal.disk import OsDisk
-from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
+from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.disk import Disk, OsDisk
+from fastjournal.errors import (
+    ConfigError,
+    FastjournalError,
+    FencedError,
+    ForeignRemoteLogError,
+    LogLockedError,
+    StoreRefusedError,
+)
 from fastjournal.loglines import LogEvent, Sentence, configure_log
 from fastjournal.options import version_option
 from fastjournal.printable import safe_text
@@ -43,15 +52,20 @@ from fastjournal.program import (
     raise_noted,
     stops_noted,
 )
+from fastjournal.remote.directory import REMOTE_FILE
 from fastjournal.sockets import Unix, parse_place
 from fastjournal.stderr_queue import queue_stderr
 from fastjournald.config.command_line import OPTIONS
 from fastjournald.config.load import Loaded, examine, load_config
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import ActivatedSockets, take_over_sockets
+from fastjournald.engine.context import Settings
+from fastjournald.engine.engine import Engine
 from fastjournald.net.credentials import RISKY, load_grants, load_security, load_tls, risks
 from fastjournald.net.listeners import check_addresses
 from fastjournald.process import (
+    START_STEP_US_MAX,
+    notify_watchdog,
     ping_watchdog,
     raise_file_limit,
     remove_ready_file,
@@ -66,6 +80,9 @@ from fastjournald.recovery.recover import (
 )
 from fastjournald.server import Server
 from fastjournald.sighup import SERVING, Reloader, remember
+
+if TYPE_CHECKING:
+    from fastjournal.remote.node import Node, Primary
 
 
 def problems(config: Config, wrong: Collection[str] = ()) -> Iterator[str]:
@@ -88,6 +105,8 @@ def problems(config: Config, wrong: Collection[str] = ()) -> Iterator[str]:
     if "listen" not in wrong:
         for text in config.listen:
             yield from _listen(text)
+    if config.http and "http" not in wrong:
+        yield from _listen(config.http, "--http")
     if "cmdlog_path" not in wrong:
         yield from _directories(config, wrong)
     if config.ready_file:
@@ -116,16 +135,16 @@ def _directories(config: Config, wrong: Collection[str]) -> Iterator[str]:
             )
 
 
-def _listen(text: str) -> Iterator[str]:
-    place = parse_place(text)
+def _listen(text: str, option: str = "--listen") -> Iterator[str]:
+    place = parse_place(text, option)
     if isinstance(place, Unix):
         parent = Path(place.path).absolute().parent
-        yield from _directory(f"--listen {text}", str(parent), parent)
+        yield from _directory(f"{option} {text}", str(parent), parent)
         return
     try:
         socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        yield f"--listen {text}: {getattr(error, 'strerror', None) or error}"
+        yield f"{option} {text}: {getattr(error, 'strerror', None) or error}"
 
 
 def _nearest(path: str) -> Path:
@@ -143,17 +162,24 @@ def _directory(option: str, path: str, there: Path) -> Iterator[str]:
 
 
 EXIT_USAGE = 64
+EXIT_FOREIGN = 65
 EXIT_IO = 74
 EXIT_LOCKED = 75
+EXIT_FENCED = 76
 EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+EXIT_CODES: Sequence[tuple[type[FastjournalError], int]] = (
+    (ConfigError, EXIT_USAGE),
+    (StoreRefusedError, EXIT_USAGE),
+    (ForeignRemoteLogError, EXIT_FOREIGN),
+    (LogLockedError, EXIT_LOCKED),
+    (FencedError, EXIT_FENCED),
+)
+"""Exit codes of errors; of all others EXIT_IO."""
 
 SWITCH_SECONDS = 0.0005
 """How long a thread that syncs the log waits for the interpreter at most: by default 5 ms, three
 times a sync, and a reply waits for that while scans keep the event loop busy."""
-
-START_STEP_US_MAX = 300_000_000
-"""Time until the next sign of progress of a replay at most: the scan worker has two minutes to
-answer, and after the last record the indexes are built."""
 
 LOG = logging.getLogger("fastjournald")
 
@@ -165,7 +191,8 @@ def new_command() -> click.Command:
         params=list(OPTIONS),
         callback=_start,
         help="Serve a durable job queue: a write-ahead log on disk, indexes in memory.",
-        epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",
+        epilog="Exit codes: 0 stopped, 64 bad usage, 65 another log, 74 I/O error or damage,"
+        " 75 log in use, 76 another node has taken over.",
         context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
     )
     return version_option("fastjournald")(command)
@@ -226,6 +253,15 @@ def _check(loaded: Loaded) -> int:
     return EXIT_USAGE if wrong else 0
 
 
+def _say_native() -> None:
+    """Log why the native leaves do not run; all works without them, slower."""
+    if _native.status is not _native.Status.ON:
+        mismatch = _native.status is _native.Status.MISMATCH
+        level = logging.WARNING if mismatch else logging.INFO
+        event = LogEvent("native-leaves", status=str(_native.status), reason=_native.reason)
+        LOG.log(level, event)
+
+
 def _run(
     config: Config,
     load: Callable[[], Config],
@@ -237,36 +273,33 @@ def _run(
     signal.signal(signal.SIGHUP, lambda number, _frame: early_hangups.add(number))
     given = remember(config)
     security = load_security(config)
+    _say_native()
     raise_file_limit(config)
     disk = OsDisk()
-    disk.mkdir(config.cmdlog_path)
     with ExitStack() as locks:
-        locks.enter_context(closing(lock_append(disk, config.cmdlog_path)))
-        # readers lock this file where it is there, and never make it
-        lock_read(disk, config.cmdlog_path).close()
-        if config.ready_file:
-            # left by a daemon that was killed
-            remove_ready_file(config.ready_file)
-        for path in remove_partial_snapshots(disk, config.snapshot_directory):
-            LOG.warning(LogEvent("removed", path=path, what="a snapshot that was interrupted"))
-        if config.archive_dir:
-            make_archive_directory(disk, config.cmdlog_path, config.archive_dir)
-            locks.enter_context(closing(lock_append(disk, config.archive_dir)))
-            try_link(disk, config.cmdlog_path, config.archive_dir)
-        # a bad address shows before a long replay
-        trio.run(check_addresses, config.listen, handed_over.listen)
-        settings = config.settings()
-        clock = SystemClock()
+        _prepare(disk, config, handed_over, locks)
+        settings, clock = config.settings(), SystemClock()
+        node, primary = None, None
+        if config.remote_log:
+            # a start without one is faster
+            from fastjournald.standby import Standby, new_node  # noqa: PLC0415
+
+            node = new_node(disk, config, settings, clock)
+            standby = Standby(node, config, clock, security, handed_over)
+            primary = trio.run(standby.run, early_hangups, watchdog_s)
+            if primary is None:
+                LOG.info(LogEvent("stopped"))
+                return 0
+        else:
+            require_no_remote_log(disk, config.cmdlog_path)
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.disable()
-        engine, writer = recover_engine(
-            disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress, worker=True
-        )
+        engine, writer = _recover(disk, config, settings, clock, node, primary, watchdog_s)
         if config.http:
-            # in a checkout it asks git, which takes too long for the event loop
-            build_info()
             # before the freeze, so that no collection visits them; others do not need them
             import_module("fastjournald.observability.html_pages")
+            # in a checkout it asks git, which takes too long for the event loop
+            import_module("fastjournal.build_info").build_info()
         # A full collection visits every entry, 25 ms for a million. The engine makes no reference
         # cycles (tests/unit/test_garbage_collection.py). Timers.collect_garbage collects the young
         # cycles of tasks and exceptions.
@@ -282,13 +315,102 @@ def _run(
             clock,
             security=security,
             archive=archive,
+            remote=primary,
             handed_over=handed_over,
         )
         with stops_noted() as early_stops:
             reloader = Reloader(server, given, load)
+            if node is not None and server.checkpoints is not None:
+                server.checkpoints.on_handover = node.give_up
             trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)
     LOG.info(LogEvent("stopped"))
-    return 0
+    handed_over_log = server.checkpoints is not None and server.checkpoints.handover.is_set()
+    return EXIT_FENCED if handed_over_log else 0
+
+
+def _prepare(disk: Disk, config: Config, handed_over: ActivatedSockets, locks: ExitStack) -> None:
+    """Lock the directories, and find out early what would stop the start."""
+    disk.mkdir(config.cmdlog_path)
+    locks.enter_context(closing(lock_append(disk, config.cmdlog_path)))
+    # readers lock this file where it is there, and never make it
+    lock_read(disk, config.cmdlog_path).close()
+    if config.ready_file:
+        # left by a daemon that was killed
+        remove_ready_file(config.ready_file)
+    for path in remove_partial_snapshots(disk, config.snapshot_directory):
+        LOG.warning(LogEvent("removed", path=path, what="a snapshot that was interrupted"))
+    if config.archive_dir:
+        make_archive_directory(disk, config.cmdlog_path, config.archive_dir)
+        locks.enter_context(closing(lock_append(disk, config.archive_dir)))
+        try_link(disk, config.cmdlog_path, config.archive_dir)
+    # a bad address shows before a long replay
+    trio.run(check_addresses, config.listen, handed_over.listen)
+    if config.http:
+        trio.run(check_addresses, [config.http], handed_over.http, "--http")
+
+
+def _recover(
+    disk: Disk,
+    config: Config,
+    settings: Settings,
+    clock: SystemClock,
+    node: Node | None,
+    primary: Primary | None,
+    watchdog_s: float | None,
+) -> tuple[Engine, LogWriter]:
+    """Replay the log; a primary gives signs of life meanwhile, and stores what it has written."""
+    with _replaying(node, primary, watchdog_s) as on_progress:
+        engine, writer = recover_engine(
+            disk,
+            config,
+            settings,
+            clock,
+            seed=os.urandom(8),
+            on_progress=on_progress,
+            worker=True,
+            listed=primary is not None,
+        )
+    if node is not None and primary is not None:
+
+        def flush() -> None:
+            writer.write()
+            writer.sync()
+
+        node.store_log(primary, flush)
+    return engine, writer
+
+
+def require_no_remote_log(disk: Disk, directory: str) -> None:
+    """Raise ConfigError where the directory belongs to a remote log."""
+    path = f"{directory}/{REMOTE_FILE}"
+    if disk.exists(path):
+        raise ConfigError(
+            "the log belongs to a remote log, and --remote-log is missing",
+            path=path,
+            hint="give --remote-log URL; or remove this file, to go on without the remote log: what"
+            " is written then, it never gets",
+        )
+
+
+@contextmanager
+def _replaying(
+    node: Node | None, primary: Primary | None, watchdog_s: float | None
+) -> Iterator[Callable[[Progress], None]]:
+    """Tell the progress of the replay in the block; a primary gives signs of life meanwhile."""
+    if node is None or primary is None:
+        yield _progress
+        return
+    # the service manager may have been told READY: there is no event loop for a while
+    notify_watchdog(START_STEP_US_MAX / 1_000_000, watchdog_s)
+    with node.beating(primary) as look:
+
+        def on_progress(progress: Progress) -> None:
+            look()
+            notify_watchdog(START_STEP_US_MAX / 1_000_000, watchdog_s)
+            _progress(progress)
+
+        yield on_progress
+    notify_watchdog(watchdog_s, watchdog_s)
 
 
 async def _serve(
@@ -325,9 +447,17 @@ async def _serve(
                 program.notify("STOPPING=1")
                 stopped.set()
 
+        async def watch_handover(asked: trio.Event) -> None:
+            await asked.wait()
+            LOG.info(LogEvent("stopping", reason="a client asked for a handover"))
+            program.notify("STOPPING=1")
+            stopped.set()
+
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch_signals)
+                if server.checkpoints is not None:
+                    nursery.start_soon(watch_handover, server.checkpoints.handover)
                 if early_hangups:
                     reloader.request()
                 await server.run(ready, stopped.wait)
@@ -355,7 +485,7 @@ def _progress(progress: Progress) -> None:
 
 
 def _configure_log(config: Config) -> None:
-    configure_log(config.log_level, "%(asctime)s %(levelname)s %(message)s", config.log_format)
+    configure_log(config.log_level, config.log_format)
     if config.max_value > limits.VALUE_BYTES_MAX:
         why = f"workq cannot replay a log with values over {limits.VALUE_BYTES_MAX} bytes"
         LOG.warning(LogEvent("not-for-workq", option="max-value", reason=why))
@@ -366,9 +496,7 @@ def _configure_log(config: Config) -> None:
 def _fail(error: BaseException) -> int:
     assert isinstance(error, FastjournalError)
     LOG.error(LogEvent("failed", code=error.code, error=Sentence(error)))
-    if isinstance(error, ConfigError):
-        return EXIT_USAGE
-    return EXIT_LOCKED if isinstance(error, LogLockedError) else EXIT_IO
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), EXIT_IO)
 
 
 def first_leaf(group: BaseExceptionGroup[FastjournalError]) -> BaseException:

@@ -18,6 +18,11 @@ from fastjournald.config.options import Config
 _ADDRESS = re.compile(rb"unix:.+|\S+:[0-9]+")
 _READY_BYTES_MAX = 64 * 1024
 """More addresses than a daemon ever listens on."""
+
+START_STEP_US_MAX = 300_000_000
+"""Time until the next sign of progress of a start at most: the scan worker has two minutes to
+answer, and after the last record the indexes are built."""
+
 LOG = logging.getLogger("fastjournald")
 
 
@@ -100,3 +105,14 @@ async def ping_watchdog(seconds: float) -> None:
     while True:
         program.notify("WATCHDOG=1", wait=False)
         await trio.sleep(seconds / 2)
+
+
+def notify_watchdog(wanted_s: float | None, watchdog_s: float | None) -> None:
+    """Send a ping, and change the time until the next one.
+
+    Args:
+        wanted_s: The time, in seconds.
+        watchdog_s: Time of the unit; None: there is no watchdog.
+    """
+    if watchdog_s is not None and wanted_s is not None:
+        program.notify(f"WATCHDOG_USEC={int(wanted_s * 1_000_000)}\nWATCHDOG=1")

@@ -24,6 +24,7 @@ from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.group_commit.commit import GroupCommit
+from fastjournald.group_commit.remote_commit import RemoteCommit
 from fastjournald.histogram import Histogram, Latencies
 
 
@@ -61,6 +62,10 @@ class Counters:
         """Steps of the clock, by direction."""
         self.compaction_freed_bytes = 0
         """Bytes freed by rewritten and removed segments."""
+        self.checkpoint_us = 0
+        """Instant of the newest checkpoint of the remote log."""
+        self.segments_missing = 0
+        """Segments that were missing in the object store, and were uploaded again."""
         self.snapshot_entries = 0
         """Live entries of the last snapshot; 0: there was none yet."""
         self.snapshot_seconds = 0.0
@@ -87,6 +92,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     backpressure: Backpressure
     archive: Archive | None = None
     """Archive of sealed segments; None: there is none."""
+    remote: RemoteCommit | None = None
+    """The remote log; None: there is none."""
     segments_free: trio.Lock
     """Held by the task that links, replaces or removes sealed segments, until all entries know
     where their records are."""

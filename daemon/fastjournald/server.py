@@ -6,22 +6,28 @@ A ``Server`` is given a recovered engine and an open log, and takes it from ther
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING
 
 import trio
 
+from fastjournal import _native
 from fastjournal.clock import SteadyClock, WatchedClock
 from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
+from fastjournal.protocol import ErrorCode, Function, Request, encode_error
+from fastjournal.remote.checkpoints import Retention
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
 from fastjournald.compaction.policy import live_bytes
+from fastjournald.config.load import exposed_addresses
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import DeliveredJobs
 from fastjournald.group_commit.commit import GroupCommit
+from fastjournald.group_commit.remote_commit import RemoteCommit, boottime_us
 from fastjournald.net.connections import ClientTimeouts, Connections
 from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
@@ -29,6 +35,7 @@ from fastjournald.net.stream_transport import Services
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.archiver import Archiver
+from fastjournald.tasks.checkpoints import CHECKPOINT, Checkpoints
 from fastjournald.tasks.compactor import Compactor
 from fastjournald.tasks.free_space import FreeSpace
 from fastjournald.tasks.notifier import Notifier
@@ -36,10 +43,19 @@ from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.snapshots import Snapshots
 from fastjournald.tasks.timers import Timers
 from fastjournald.tasks.turn_scheduler import TurnScheduler
+
+if TYPE_CHECKING:
+    from fastjournal.http_server import HttpServer
+    from fastjournal.remote.node import Primary
 from fastjournald.tasks.value_loader import Evictor, ValueLoader
+
+NO_REMOTE = f"{ErrorCode.UNKNOWN_FUNCTION} this daemon has no --remote-log"
 
 STOP_SECONDS_MAX = 5.0
 """How long clients that do not read their replies can hold up the end."""
+
+SEAL_SECONDS_MAX = 5.0
+"""How long a remote log whose store is slow or away can hold it up afterwards."""
 
 
 class Server:
@@ -53,6 +69,8 @@ class Server:
         clock: The machine's, or a test's.
         security: TLS and tokens.
         archive: Archive of sealed segments; None: there is none.
+        remote: The epoch that this node has won, of a remote log; None: there is none.
+        boottime_us: Clock of its lease.
         handed_over: Listening sockets of the service manager.
     """
 
@@ -66,23 +84,32 @@ class Server:
         *,
         security: Security | None = None,
         archive: Archive | None = None,
+        remote: Primary | None = None,
+        boottime_us: Callable[[], int] = boottime_us,
         handed_over: ActivatedSockets = NO_SOCKETS,
     ) -> None:
-        tls, engine.context.grants = security or Security()
+        tls, self._http_tls, engine.context.grants = security or Security()
+        self._http: HttpServer | None = None
         self._started_us = clock.monotonic_us()
         self._handed_over = handed_over
+        commit = GroupCommit(writer, SyncPolicy(config.cmdlog_sync))
+        self.remote: RemoteCommit | None = None
+        """Remote log; None: there is none."""
+        if remote is not None:
+            self.remote = RemoteCommit(commit, remote, clock, boottime_us=boottime_us)
         self.runtime = runtime = Runtime(
             config=config,
             engine=engine,
             writer=writer,
-            commit=GroupCommit(writer, SyncPolicy(config.cmdlog_sync)),
+            commit=commit,
             disk=disk,
             clock=(watched := WatchedClock(clock)),
             counters=Counters(),
             turns=TurnBudget(engine.store),
             memory=MemoryBudget(config.max_inflight, engine.context.ration),
-            backpressure=Backpressure(engine, writer, compacts=config.cmdlog_clean_int > 0),
+            backpressure=self._new_backpressure(config, engine, writer),
             archive=archive,
+            remote=self.remote,
             segments_free=trio.Lock(),
             after_requests=self._after_requests,
             wake_tasks=self._wake_tasks,
@@ -100,14 +127,21 @@ class Server:
         self.free_space = FreeSpace(runtime)
         self.archiver = Archiver(runtime)
         self.compactor = Compactor(runtime, self.archiver.archive_sealed)
+        self.snapshots = Snapshots(runtime, self.free_space, self.archiver.archive_sealed)
+        self.checkpoints: Checkpoints | None = None
+        """Checkpoints of the remote log; None: there is none."""
+        if self.remote is not None:
+            retention = Retention(config.remote_keep * 1_000_000)
+            self.checkpoints = Checkpoints(runtime, self.remote, self.snapshots, retention)
         services = Services(
             fetch=self.value_loader.fetch,
             evict=self.evictor.evict,
             run_scan=self.scan_runner.run,
-            take_snapshot=Snapshots(runtime, self.free_space, self.archiver.archive_sealed).take,
+            carry_out=self._carry_out,
             wait_turn=self.turn_scheduler.wait,
             queue_up=self.turn_scheduler.queue_up,
             pass_on=self.turn_scheduler.pass_on,
+            next_turn=self.turn_scheduler.next_turn,
             wait_matched=self.notifier.wait_matched,
             wait_notification_turn=self.notifier.wait_notification_turn,
         )
@@ -115,8 +149,24 @@ class Server:
         self.timeouts = ClientTimeouts(runtime, self.connections.transports)
         self.http_addresses: list[str] = []
         """Addresses of --http, once requests are accepted."""
+        if self.remote is not None:
+            self.remote.on_settled = self.connections.poller.send_settled
+            if not self.remote.leads:
+                self.remote.on_stored = runtime.backpressure.look
         engine.context.gauges = self._gauges
         engine.context.has_hung_up = self.connections.has_hung_up
+
+    def _new_backpressure(self, config: Config, engine: Engine, writer: LogWriter) -> Backpressure:
+        compacts, remote = config.cmdlog_clean_int > 0, self.remote
+        if remote is None or remote.leads:
+            return Backpressure(engine, writer, compacts=compacts)
+        return Backpressure(
+            engine,
+            writer,
+            compacts=compacts,
+            lag=lambda: remote.lag_bytes,
+            lag_bytes_max=remote.primary.lag_bytes_max,
+        )
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -132,10 +182,17 @@ class Server:
         Raises:
             ConfigError: An address cannot be listened on.
             LogFailedError: The log failed; no client got OK for what it lost.
+            RemoteLogError: Another node has taken over, or the remote log is not this one's.
         """
         try:
             self.runtime.commit.start()
-            await self._serve(ready, stopped)
+            if self.remote is None:
+                await self._serve(ready, stopped)
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.remote.run)
+                    await self._serve(ready, stopped)
+                    await self.remote.finish(SEAL_SECONDS_MAX)
         finally:
             self.runtime.commit.close()
         self.runtime.writer.close()
@@ -177,12 +234,20 @@ class Server:
             # h11, Jinja2 and prometheus_client take time and memory
             from fastjournal.http_server import HttpServer  # noqa: PLC0415 - slow to load
             from fastjournald.observability.html_pages import (  # noqa: PLC0415 - slow to load
+                HttpAccess,
                 routes_of,
             )
 
             self.http_addresses = [address_of(listener) for listener in listeners]
-            server = HttpServer(routes_of(self.runtime, self.unready).get, origin_of)
-            nursery.start_soon(server.run, listeners)
+            config = self.runtime.config
+            access = HttpAccess(
+                is_local=not exposed_addresses(config, "http"),
+                needs_certificate=bool(config.tls_client_ca),
+            )
+            fetch = self.value_loader.fetch
+            routes = routes_of(self.runtime, self.unready, access, fetch, nursery)
+            self._http = HttpServer(routes.get, origin_of, tls=self._http_tls)
+            nursery.start_soon(self._http.run, listeners)
 
     def _start_tasks(self, nursery: trio.Nursery) -> None:
         for task in (
@@ -202,12 +267,16 @@ class Server:
             self.evictor.run,
         ):
             nursery.start_soon(task)
+        if self.checkpoints is not None:
+            nursery.start_soon(self.checkpoints.run)
         config = self.runtime.config
         if config.cmdlog_sync == "interval":
             nursery.start_soon(self.runtime.commit.sync_every, config.cmdlog_sync_int / 1000)
 
     def _stop(self) -> None:
         """Answer waiting requests, and let sessions answer requests that are arriving."""
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
         self.connections.stop_accepting()
         self.runtime.backpressure.end()
         self._deliver(self.runtime.engine.shut_down(self.runtime.clock.now_us()))
@@ -220,6 +289,8 @@ class Server:
             return "starting"
         if self.connections.stopping:
             return "stopping"
+        if self.remote is not None and self.remote.withheld:
+            return "the remote log takes nothing: another node may be the primary by now"
         if self.runtime.engine.context.read_only:
             return f"read-only: {self.free_space.shortage} on the file system of the log"
         return ""
@@ -256,6 +327,21 @@ class Server:
     def _release_undelivered(self, deliveries: list[DeliveredJobs]) -> None:
         self.connections.release_undelivered(deliveries)
 
+    async def _carry_out(self, session: Hashable, request: Request) -> bytes:
+        """Return the reply to a request that the engine does not carry out."""
+        if request.function == Function.SNAPSHOT:
+            return await self.snapshots.take(session, request)
+        engine, now = self.runtime.engine, self.runtime.clock.now_us()
+        takes_space = request.key == CHECKPOINT
+        refusal = engine.refusal(session, request, now, takes_space=takes_space)
+        if refusal is not None:
+            return refusal
+        if self.checkpoints is None:
+            engine.counters.count_refused(Function.REMOTE, NO_REMOTE)
+            return encode_error(request.identifier, now, NO_REMOTE)
+        engine.counters.requests[Function.REMOTE] += 1
+        return await self.checkpoints.carry_out(request)
+
     def _wake_session(self, session: Hashable) -> None:
         self.connections.wake(session)
 
@@ -271,6 +357,8 @@ class Server:
         connect and authenticate again.
         """
         self.connections.tls = security.tls
+        if self._http is not None and self._http.tls and security.http_tls:
+            self._http.tls = security.http_tls
         if security.grants is not None:
             runtime = self.runtime
             ended, answers = runtime.engine.replace_grants(security.grants, runtime.clock.now_us())
@@ -281,12 +369,22 @@ class Server:
     def _gauges(self, now: int) -> dict[str, int]:
         writer, engine = self.runtime.writer, self.runtime.engine
         sync_us = self.runtime.commit.sync_us
-        return {
+        remote: dict[str, int] = {}
+        if self.remote is not None:
+            age_us = max(0, now - self.runtime.counters.checkpoint_us)
+            remote = {
+                "remote_epoch": self.remote.epoch,
+                "remote_lag_bytes": self.remote.lag_bytes,
+                "remote_lag_us": self.remote.lag_us,
+                "remote_checkpoint_age_us": age_us,
+            }
+        return remote | {
             "connections": len(self.connections.transports),
             "log_bytes": writer.log_bytes,
             "log_live_bytes": live_bytes(engine.store),
             "log_segments": len(writer.sealed) + (writer.active is not None),
             "uptime_us": self.runtime.clock.monotonic_us() - self._started_us,
+            "native": int(_native.leaves is not None),
             "read_only": int(engine.context.read_only),
             "clock_behind_us": engine.context.behind_us(now),
             "syncs": sync_us.cumulative()[-1],

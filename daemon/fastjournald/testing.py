@@ -24,12 +24,13 @@ from fastjournal.client.aio.client import Client
 from fastjournal.client.aio.event_loop import running_loop
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.calls import Call, refusal
-from fastjournal.client.core.client_credentials import Credentials
+from fastjournal.client.core.client_credentials import Credentials, forbid_found
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.client import SyncClient
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.sockets import Channel, StopSignal
 from fastjournal.clock import replace_clock
+from fastjournal.entry_points import check_extra
 from fastjournal.errors import BadRequestError, ConfigError, ProtocolError
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
@@ -40,10 +41,16 @@ from fastjournal.protocol import (
     decode_reply,
     encode_error,
 )
+from fastjournal.protocol.functions import BY_SERVER
 from fastjournal.spool import Kind, SlotReader, Spool, list_slots
 from fastjournal.times import Duration, Instant, duration_us, instant_us
-from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine, LongMatches, Scan
+
+try:
+    from fastjournald.config.options import Config
+    from fastjournald.engine.engine import Engine, LongMatches, Scan
+except ModuleNotFoundError:
+    check_extra("test", ["sortedcontainers", "re2"])  # says which extra has it
+    raise
 
 if TYPE_CHECKING:
     from fastjournal.client.sync.job_loop import SyncJobLoop
@@ -66,10 +73,16 @@ OPTIONS: Final = (
 """Options of fastjournald that have a meaning without disk and sockets."""
 
 _ADDRESS: Final = "unix:in-process"
+_NO_ADDRESS: Final = (
+    "a FastjournalDaemon runs in this process, and this client would connect to a real one",
+    "use daemon.sync_client(), or for tasks 'with app.using(daemon.sync_client())'; with the"
+    " fixture: app.using(fastjournal_daemon.sync_client()). To reach a real one, name its address",
+)
+"""For clients without an address."""
 _PIECES_MAX: Final = 1000
 _OF_NO_USE: Final = frozenset({"stale", "not-found"})
 """Errors with which a record of a spool is done: what it asks for is so, or newer."""
-_NO_LOG: Final = "unknown-function a FastjournalDaemon has no log, so it makes no snapshot"
+_NO_LOG: Final = "unknown-function a FastjournalDaemon has no log: no snapshot, no remote log"
 
 _running: FastjournalDaemon | None = None
 
@@ -78,7 +91,8 @@ class FastjournalDaemon:
     """The daemon, as a block: ``with FastjournalDaemon(max_attempts=3) as daemon``.
 
     While the block runs, its clock is the clock of the process: clients and spools take their
-    timestamps and delays from it. It stands still but for a microsecond at each look, until
+    timestamps and delays from it. A client without an address raises an error instead of connecting
+    to a daemon that it finds. It stands still but for a microsecond at each look, until
     ``advance`` moves it. Threads may share a daemon.
 
     Args:
@@ -117,12 +131,14 @@ class FastjournalDaemon:
             )
         _running = self
         replace_clock(lambda: self._tick() * 1000)
+        forbid_found(_NO_ADDRESS)
         return self
 
     def __exit__(self, *_: object) -> None:
         global _running  # noqa: PLW0603 - see above
         _running = None
         replace_clock(None)
+        forbid_found(None)
         for link in tuple(self._links):
             link.close()
 
@@ -261,7 +277,7 @@ class FastjournalDaemon:
 
     def _answer(self, session: object, request: Request) -> bytes | None:
         """Return the reply; None: it waits."""
-        if request.function == Function.SNAPSHOT:
+        if request.function in BY_SERVER:
             return encode_error(request.identifier, self._now_us, _NO_LOG)
         outcome = self._engine.handle(session, request, self._tick())
         while isinstance(outcome, Scan):

@@ -6,6 +6,9 @@ shared out, in the order of the sessions, because records are larger than small 
 shrinks while all continue slowly. A client that reads, completes or deletes is not slowed. If
 compaction frees nothing, because another process reads the log or its disk fails, no writer waits:
 that would not help.
+
+The same queue bounds the lag of a remote log that need not acknowledge: writers share out the room
+below the bound, until the store has the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -40,9 +44,19 @@ class Backpressure:
         engine: Its live bytes are compared with the log.
         writer: The log.
         compacts: Whether the log is compacted at all.
+        lag: Returns the bytes that a remote log has not stored yet; None: nobody waits for it.
+        lag_bytes_max: Their bound.
     """
 
-    def __init__(self, engine: Engine, writer: LogWriter, *, compacts: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        writer: LogWriter,
+        *,
+        compacts: bool,
+        lag: Callable[[], int] | None = None,
+        lag_bytes_max: int = 0,
+    ) -> None:
         self.closed = False
         """Whether writers wait for their turns."""
         self.waiting = 0
@@ -56,6 +70,8 @@ class Backpressure:
         self._engine = engine
         self._writer = writer
         self._compacts = compacts
+        self._lag = lag
+        self._lag_bytes_max = lag_bytes_max
         self._disk_look_at = sys.maxsize
         self._asked = 0
         self._granted = 0
@@ -116,17 +132,28 @@ class Backpressure:
         """Compare the size of the log with what it should be. O(number of segments)."""
         writer, store = self._writer, self._engine.store
         size, most = writer.log_bytes, bytes_slowed(store, writer)
-        if not self._helps():
+        room, step = most - size, writer.segment_bytes_max // LOOKS
+        relieved, is_free = size < RELIEF * most, not self._helps()
+        if is_free:
+            room, relieved = max(room, step), True
+        if relieved:
+            self._rest()
+        elif room <= 0:
+            self._needed.set()
+        if self._lag is not None and not self._ended:
+            lag, bound = self._lag(), self._lag_bytes_max
+            room, step = min(room, bound - lag), min(step, bound // LOOKS)
+            relieved, is_free = relieved and lag < RELIEF * bound, False
+        if is_free:
             self._open(size)
-        elif size >= most:
+        elif room <= 0:
             self._close(size)
         elif self.closed:
-            self._share(most - size, size < RELIEF * most)
-            if not self._turns and size < RELIEF * most:
+            self._share(room, relieved)
+            if not self._turns and relieved:
                 self._open(size)
-        step = writer.segment_bytes_max // LOOKS
         # writers that are admitted may fill what room there is
-        self._look_again(0 if self.closed else max(most - size, step))
+        self._look_again(0 if self.closed else max(room, step))
 
     def look_no_later(self, appended: int) -> None:
         """Lower ``look_at`` to this many appended bytes: the disk usage is checked then."""
@@ -135,7 +162,7 @@ class Backpressure:
 
     def freed(self, size: int) -> None:
         """Compaction has freed so many bytes."""
-        if not self.closed:
+        if not self.closed or self._lags():
             return
         spare = self._writer.segment_bytes_max
         granted = self._granted + int(GRANTED * max(size, 0))
@@ -148,6 +175,9 @@ class Backpressure:
         writer = self._writer
         size = writer.log_bytes
         LOG.warning(LogEvent("writers-not-slowed", log_bytes=size))
+        if self._lags():
+            self._rest()
+            return
         self._open(size)
         self._look_again(max(size // LOOKS, writer.segment_bytes_max))
 
@@ -162,14 +192,18 @@ class Backpressure:
         """Whether compaction runs at all, and writers can wait for it."""
         return self._compacts and not self._engine.context.read_only and not self._ended
 
+    def _lags(self) -> bool:
+        """Whether writers wait for a remote log."""
+        return self._lag is not None and self._lag() >= self._lag_bytes_max and not self._ended
+
     def _look_again(self, grown: int) -> None:
         self.look_at = min(self._writer.appended + grown, self._disk_look_at)
 
     def _close(self, size: int) -> None:
-        self._needed.set()
         if not self.closed:
             live = live_bytes(self._engine.store)
-            LOG.warning(LogEvent("writers-slowed", log_bytes=size, live_bytes=live))
+            lag = {} if self._lag is None else {"lag_bytes": self._lag()}
+            LOG.warning(LogEvent("writers-slowed", log_bytes=size, live_bytes=live, **lag))
             self.closed = True
             self._granted = self._gone = self._asked
 
@@ -190,8 +224,6 @@ class Backpressure:
 
     def _share(self, room: int, relieved: bool) -> None:
         """Admit writers that fit into the room there is, and one in any case if there is enough."""
-        if relieved:
-            self._rest()
         self._granted = max(self._granted, self._gone + int(GRANTED * room) - self._going)
         if relieved and self._turns and not self._going:
             self._granted = max(self._granted, self._turns[0][0])

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from fastjournal.errors import ConfigError
+from fastjournal.errors import ConfigError, StoreRefusedError
 from fastjournal.options import flag
-from fastjournal.sockets import Tcp, address_text, parse_http_place, parse_place
+from fastjournal.printable import did_you_mean
+from fastjournal.sockets import Place, Tcp, address_text, parse_http_place, parse_place
 from fastjournald.config.options import DECLARED, Config
 from fastjournald.config.socket_activation import NO_SOCKETS, ActivatedSockets
 
@@ -88,8 +88,7 @@ class _CheckStep(NamedTuple):
 def _steps(config: Config, handed_over: ActivatedSockets, *, listens: bool) -> Iterator[_CheckStep]:
     """Yield the checks in their order: a later one takes what an earlier one has added."""
     yield _CheckStep({"listen"}, {"listen"}, _not_addresses(config.listen, "--listen"))
-    https = [config.http] if config.http else []
-    yield _CheckStep({"http"}, {"http"}, _not_addresses(https, "--http"))
+    yield _CheckStep({"http"}, {"http"}, _check_http(config))
     added = _add_handed_over(config, handed_over, listens=listens)
     yield _CheckStep({"listen", "http"}, {"http"}, added)
     yield _CheckStep({"cmdlog_path"}, {"cmdlog_path"}, _check_log(config))
@@ -100,14 +99,20 @@ def _steps(config: Config, handed_over: ActivatedSockets, *, listens: bool) -> I
     archive = {"archive_dir", "archive_bytes_max"}
     others = {"cmdlog_path", "cmdlog_seg_size", "snapshot_dir"}
     yield _CheckStep(archive | others, archive, _check_archive(config))
+    remote = {"remote_log", "repair", "remote_poll", "takeover_after"}
+    yield _CheckStep(remote, remote, _check_remote(config))
     yield _CheckStep({"http"}, {"http"}, _check_http(config))
     tls = {"tls_cert", "tls_key", "tls_client_ca"}
     yield _CheckStep(tls, tls, _check_tls(config))
-    access = tls | {"listen", "auth_tokens", "insecure"}
-    yield _CheckStep(access, {"listen"}, _check_access(config, handed_over))
+    access = tls | {"auth_tokens", "insecure"}
+    for option in ("listen", "http"):
+        refused = _check_access(config, option, getattr(handed_over, option))
+        yield _CheckStep(access | {option}, {option}, refused)
 
 
 def _read(file: str) -> dict[str, object]:
+    import tomllib  # noqa: PLC0415 - a start without a file is faster
+
     try:
         return tomllib.loads(Path(file).read_text("utf-8"))
     except OSError as error:
@@ -125,7 +130,11 @@ def _convert(values: dict[str, object], file: str | None) -> Loaded:
     unknown = sorted(set(values) - set(Config.__struct_fields__))
     allowed = ", ".join(Config.__struct_fields__)
     errors += [
-        ConfigError(f"{name}: no such option", path=file, hint=f"there are: {allowed}")
+        ConfigError(
+            f"{name}: no such option",
+            path=file,
+            hint=did_you_mean(name, Config.__struct_fields__) or f"there are: {allowed}",
+        )
         for name in unknown
     ]
     wrong = set(unknown)
@@ -231,10 +240,33 @@ def _check_archive(config: Config) -> Iterator[ConfigError]:
             )
 
 
+def _check_remote(config: Config) -> Iterator[ConfigError]:
+    """Refuse a URL that is of no object store, and what does not go with a remote log."""
+    if not config.remote_log:
+        return
+    from fastjournal.remote.open_store import parse_store_url  # noqa: PLC0415 - slow to load
+
+    try:
+        parse_store_url(config.remote_log)
+    except StoreRefusedError as error:
+        yield ConfigError(f"--remote-log {error.message}", hint=error.hint)
+    if config.repair:
+        yield ConfigError(
+            "--repair with --remote-log: the log is what the object store has",
+            hint="an empty directory gets all of it; to repair the log before it is uploaded for"
+            " the first time, start once without --remote-log",
+        )
+    if config.takeover_after * 1000 < 2 * config.remote_poll:
+        yield ConfigError(
+            f"--takeover-after {config.takeover_after}: less than two times --remote-poll",
+            hint=f"give at least {-(-2 * config.remote_poll // 1000)}",
+        )
+
+
 def _check_http(config: Config) -> Iterator[ConfigError]:
     if config.http:
         try:
-            parse_http_place(config.http)
+            parse_http_place(config.http, loopback_only=False)
         except ConfigError as error:
             yield error
 
@@ -252,24 +284,34 @@ def _check_tls(config: Config) -> Iterator[ConfigError]:
         )
 
 
-def _check_access(config: Config, handed_over: ActivatedSockets) -> Iterator[ConfigError]:
+_COULD_DO = {
+    "listen": "read and change everything",
+    "http": "read the names of all domains and jobs",
+}
+"""What other machines could do at an address of an option."""
+
+
+def _check_access(
+    config: Config, option: str, handed_over: Container[Place]
+) -> Iterator[ConfigError]:
     """Refuse options that give all clients access by mistake."""
     if config.tls_cert or config.auth_tokens or config.insecure:
         return
-    for text in exposed_addresses(config):
-        where = "LISTEN_FDS" if parse_place(text) in handed_over.listen else "--listen"
+    for text in exposed_addresses(config, option):
+        where = "LISTEN_FDS" if parse_place(text) in handed_over else flag(option)
         yield ConfigError(
-            f"{where} {text}: other machines could read and change everything there",
+            f"{where} {text}: other machines could {_COULD_DO[option]} there",
             hint="give --tls-cert and --tls-key, or --auth-tokens, or both; "
             "or --insecure if that is meant",
         )
 
 
-def exposed_addresses(config: Config) -> list[str]:
-    """Return the addresses that other machines may reach.
+def exposed_addresses(config: Config, option: str = "listen") -> list[str]:
+    """Return the addresses of an option, ``listen`` or ``http``, that other machines may reach.
 
     Raises:
         ConfigError: One is no address.
     """
-    places = ((text, parse_place(text)) for text in config.listen)
+    texts = config.listen if option == "listen" else [config.http] if config.http else []
+    places = ((text, parse_place(text)) for text in texts)
     return [text for text, place in places if isinstance(place, Tcp) and not place.is_loopback]

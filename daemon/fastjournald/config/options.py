@@ -8,6 +8,7 @@ on the command line ``_`` is ``-``, and flags win.
 from __future__ import annotations
 
 import os
+import socket
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
@@ -107,7 +108,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         limits.AUTH_SECONDS
     )
     insecure: Annotated[
-        bool, about("Allow --listen addresses of other machines without TLS and tokens.")
+        bool, about("Allow addresses that other machines reach without TLS and tokens.")
     ] = False
     max_connections: Annotated[
         int, _of("N", ge=1, le=1_000_000), about("Connections at once; more get busy.")
@@ -174,6 +175,33 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Directory, about("Sealed segments are linked there before the log is cleaned.")
     ] = ""
     archive_bytes_max: Annotated[Bytes, about("Beyond it, the oldest go; 0: any size.")] = 0
+    remote_log: Annotated[
+        str,
+        _of("URL"),
+        about("Object store of the log: OK means that it is stored there, too; others take over."),
+    ] = ""
+    remote_ack: Annotated[
+        Literal["durable", "async"],
+        about("What OK means: in the log and stored; or in the log, and stored later."),
+    ] = "durable"
+    remote_lag_bytes_max: Annotated[
+        Bytes, about("With async: writers are slowed while so much is not stored.")
+    ] = limits.REMOTE_LAG_BYTES_MAX
+    remote_interval: Annotated[
+        int, _of("MS", ge=0, le=60_000), about("Shortest time between two objects of the log.")
+    ] = 0
+    remote_poll: Annotated[
+        int, _of("MS", ge=10, le=60_000), about("Interval at which a standby reads on.")
+    ] = limits.REMOTE_POLL_MS
+    takeover_after: Annotated[
+        int, _of("S", ge=1, le=86_400), about("Silence after which a standby takes over.")
+    ] = limits.TAKEOVER_AFTER_S
+    remote_keep: Annotated[
+        Seconds, about("Time back to which the remote log can be restored at any instant.")
+    ] = limits.REMOTE_KEEP_S
+    remote_node: Annotated[
+        str, _of("NAME"), about("Name of this node, for people.", shown="[host name]")
+    ] = ""
     repair: Annotated[
         bool,
         about("Repair damage in the log: keep the bytes aside, list the losses, and start."),
@@ -181,7 +209,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     http: Annotated[
         str,
         _of("HOST:PORT"),
-        about("HTTP address of the page, metrics and health, loopback only."),
+        about("HTTP address of the page, metrics and health."),
     ] = ""
     log_level: Annotated[
         LogLevel,
@@ -195,6 +223,11 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def snapshot_directory(self) -> str:
         """Directory of snapshots, absolute, because replies show it to clients."""
         return os.path.abspath(self.snapshot_dir or os.path.join(self.cmdlog_path, "snapshots"))
+
+    @property
+    def node_name(self) -> str:
+        """Name of this node of a remote log."""
+        return self.remote_node or socket.gethostname()
 
     def settings(self) -> Settings:
         """Return the engine's part, in its units."""

@@ -180,6 +180,11 @@ class Grants:
         grant = self.sessions.get(session)
         return grant is not None and grant.covers(entry)
 
+    def may_see_key(self, session: Hashable, key: bytes) -> bool:
+        """Whether a key that may have no entry may be shown to a session."""
+        grant = self.sessions.get(session)
+        return grant is not None and grant.covers_key(key)
+
 
 class _Asked:
     """One request against one grant; every method returns why not, or the empty string."""
@@ -202,12 +207,14 @@ class _Asked:
         entry = self.store.find(key)
         grant = self.grant
         inside = grant.covers_key(key) if entry is None else grant.covers(entry)
-        return self.right(rights) or ("" if inside else self._outside(rights, "the key"))
+        return self.right(rights) or (
+            "" if inside else self._outside(rights, _named("the key", key))
+        )
 
     def new(self, rights: int, key: bytes) -> str:
         """These rights for a key that an entry is to have, and for the one that has it."""
         if not self.grant.covers_key(key):
-            return self.right(rights) or self._outside(rights, "the key")
+            return self.right(rights) or self._outside(rights, _named("the key", key))
         return self.entry(rights, key)
 
     def uri(self, rights: int, key: bytes | None) -> str:
@@ -221,13 +228,15 @@ class _Asked:
     def domain(self, rights: int, name: bytes) -> str:
         """These rights for a domain."""
         inside = self.grant.covers_domain(name)
-        what = "the domain" if name else "all domains together (name a domain)"
+        what = _named("the domain", name) if name else "all domains together (name a domain)"
         return self.right(rights) or ("" if inside else self._outside(rights, what))
 
     def prefix(self, rights: int, prefix: bytes) -> str:
         """These rights for all domains whose names begin so."""
         inside = prefix.startswith(self.grant.prefixes)
-        return self.right(rights) or ("" if inside else self._outside(rights, "this `prefix`"))
+        return self.right(rights) or (
+            "" if inside else self._outside(rights, _named("the `prefix`", prefix))
+        )
 
     def _outside(self, rights: int, what: str) -> str:
         names = " and ".join(repr(name) for name, right in RIGHTS.items() if rights & right)
@@ -235,6 +244,17 @@ class _Asked:
             f"{ErrorCode.FORBIDDEN} the token {self.grant.name} has the right {names} for other "
             f"prefixes, not for {what}"
         )
+
+
+_NAME_CHARACTERS_MAX = 80
+
+
+def _named(what: str, name: bytes) -> str:
+    """Return what a request is about, with its name as text, cut where it is long."""
+    text = name[: 4 * _NAME_CHARACTERS_MAX].decode("utf-8", "backslashreplace")
+    if len(text) > _NAME_CHARACTERS_MAX:
+        text = f"{text[:_NAME_CHARACTERS_MAX]}..."
+    return f"{what} {text!r}"
 
 
 def _demanded(access: RequiredRights, grant: Grant, request: Request) -> int:
@@ -277,6 +297,11 @@ def _check_two_keys(asked: _Asked, rights: int) -> str:
 
 def _check_domain(asked: _Asked, rights: int) -> str:
     return asked.domain(rights, asked.request.key)
+
+
+def _check_domain_or_everything(asked: _Asked, rights: int) -> str:
+    key = asked.request.key
+    return asked.domain(rights if key else _ADMIN, key)
 
 
 def _check_domains(asked: _Asked, rights: int) -> str:
@@ -327,6 +352,7 @@ _CHECKS: dict[Scope, Callable[[_Asked, int], str]] = {
     Scope.KEY_OR_SCAN: _check_key_or_scan,
     Scope.TWO_KEYS: _check_two_keys,
     Scope.DOMAIN: _check_domain,
+    Scope.DOMAIN_OR_EVERYTHING: _check_domain_or_everything,
     Scope.DOMAIN_OR_ALL: _check_domains,
     Scope.KEY_OR_DOMAIN: _check_key_or_domain,
     Scope.NAMES: _check_names,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from fastjournal import limits
+from fastjournal.cmdlog.format.endings import Backoff
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Flag, Function, Reply, Request, encode_reply_to
 from fastjournald.engine.authorization import Grants
@@ -23,7 +24,7 @@ from fastjournald.engine.waiters import Waiter, Waiters
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.key_table import Tombstones
+from fastjournald.tables.key_table import TakenUris, Tombstones
 from fastjournald.tables.leases import LeaseTokens
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
@@ -39,7 +40,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     attempts_max: int = limits.ATTEMPTS_MAX
     """Failed attempts after which an entry is buried; 0: never."""
     retry_delay_us: int = limits.RETRY_DELAY_US
-    """After the first failed attempt; doubled for each further one."""
+    """After the first failed attempt; doubled for each further one. Not after a first that is a
+    lost lease."""
     retry_delay_us_max: int = limits.RETRY_DELAY_US_MAX
     interval_us_default: int = 0
     """Least time between two deliveries of a domain; 0: no limit."""
@@ -140,7 +142,11 @@ class Context:
                 )
             ),
         )
-        self.jobs = JobLifecycle(self.store, self.settings.attempts_max)
+        self.jobs = JobLifecycle(
+            self.store,
+            self.settings.attempts_max,
+            Backoff(self.settings.retry_delay_us, self.settings.retry_delay_us_max),
+        )
         self.now = 0
         """Latest instant passed to the engine; only ``clock_stepped`` decreases it."""
         self.ends_moved = 0
@@ -149,6 +155,7 @@ class Context:
         """Instant of the newest record in the log, if the clock was set back since; else 0."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
+        self.taken_uris = TakenUris()
         self.replacing: list[int] = []
         """Places in the bulk of the SETs that replaced an entry, until their replies are made."""
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
@@ -156,6 +163,8 @@ class Context:
         self.cycles = Cycles()
         """Turns of the domains of NEXTs that name several, or a prefix."""
         self.subscriptions = Subscriptions(self.store.changes)
+        self.any_domain_at = 0
+        """Instant of the last delivery to a NEXT for any domain, whose turn each of them has."""
         self.fetching = 0
         """Requests that wait for values to be read from disk. NEXT also loads values for the other
         waiting requests: otherwise all load the same value and all but one discard it."""
@@ -165,6 +174,8 @@ class Context:
         """Current bound on a value in a reply; a larger value gets the error ``busy``."""
         self.read_only = False
         """New entries and deliveries are refused because the disk is nearly full."""
+        self.pause_room = limits.PAUSE_RESERVE_BYTES
+        """Bytes of records of pauses that are taken while it is read-only."""
         self.stopping = False
         """The daemon stops: no new request may wait for work."""
         self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
@@ -173,6 +184,8 @@ class Context:
         """Figures that the daemon adds to STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None
         """Access tokens and the sessions authenticated with them; None: no authorization."""
+        self.client_names: dict[Hashable, str] = {}
+        """Session to the name that its client gave itself, for people."""
         self.auth_failures: dict[Hashable, int] = {}
         """Session to the number of its failed AUTH requests."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import ENTRY_WORK
+from fastjournal.limits import ENTRY_WORK, RUN_OUT_WORK
 from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.store import Store
 from fastjournald.engine.waiters import Waiters
@@ -94,10 +94,10 @@ class Deadlines:
 
     def _run_out(self, leases: Leases, token: int, now: int, work_over: int) -> None:
         store = self._store
-        for entry in leases.first_of(token, -(-(work_over - store.work) // ENTRY_WORK)):
+        for entry in leases.first_of(token, -(-(work_over - store.work) // RUN_OUT_WORK)):
             if store.work >= work_over:
                 break
-            store.work += ENTRY_WORK
+            store.work += RUN_OUT_WORK
             self._jobs.run_out(entry, now)
 
     def _become_ready(self, domain: Domain, instant: int, now: int, work_over: int) -> None:

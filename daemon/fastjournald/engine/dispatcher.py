@@ -74,7 +74,8 @@ class Dispatcher:
         if self._parked and not self.awaited:
             ready.extend(self._parked.values())
             self._parked.clear()
-        if context.read_only:
+        if context.read_only or self._store.rules.pauses.everything_until:
+            # where this ends, all domains are served again
             ready.clear()
         elif ready:
             self._serve_ready(ready, now, answers, work_over, unreadable)
@@ -163,12 +164,6 @@ class Dispatcher:
             len(self.awaited) >= SERVED_MAX
             or sum(len(entry.value) for entry in self.awaited.values()) >= REPLIES_BYTES_MAX
         )
-
-    def serve_all_again(self) -> None:
-        """Serve all domains with ready entries: deliveries were stopped."""
-        if self._waiters:
-            self._newly_ready.domains.clear()
-            self._newly_ready.note(*self._store.scheduler.round_robin.turns.values())
 
     def end_waits(self, session: Hashable) -> None:
         """Cancel all waits of a session whose client has disconnected, without replies."""

@@ -13,7 +13,6 @@ everything appended until then is durable.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from itertools import islice, takewhile
 
 from fastjournal.cmdlog.recovery.replayed_entry import BeganAhead
 from fastjournal.limits import (
@@ -21,6 +20,7 @@ from fastjournal.limits import (
     CHANGES_STOP_BYTES,
     MATCH_STEPS_MAX,
     NOTIFICATIONS_TURN_BYTES,
+    PAUSE_RESERVE_BYTES,
     REQUEST_WORK,
     SCAN_LEASES_MAX,
     SERVE_WORK_MAX,
@@ -249,6 +249,8 @@ class Engine:
                 self.counters.count_error(function, outcome)
                 return encode_error(request.identifier, now, outcome)
             return encode_success(request.identifier, now)
+        if isinstance(outcome, bytes):
+            return outcome
         if isinstance(outcome, Reply):
             return encode_reply_to(request.identifier, outcome, now)
         if isinstance(outcome, Missing):
@@ -288,10 +290,8 @@ class Engine:
             grant = context.grants.of_run(session, requests[start])
             if grant is None:
                 return []
-        places = range(start, len(requests) if stop is None else min(stop, len(requests)))
-        asked = map(requests.__getitem__, places)
-        run = takewhile(lambda request: request.function == function, asked)
-        number = self._carry_out_bulk(function, run, grant, now)
+        end = len(requests) if stop is None else min(stop, len(requests))
+        number = self._carry_out_bulk(function, requests, start, end, grant, now)
         return self._successes(requests, start, number)
 
     def handle_together(
@@ -305,14 +305,14 @@ class Engine:
             now: As for ``handle``.
             start: Index of the first.
         """
-        run = islice(requests, start, None)
-        number = self._carry_out_bulk(requests[start].function, run, grant, now)
+        function = requests[start].function
+        number = self._carry_out_bulk(function, requests, start, len(requests), grant, now)
         return self._successes(requests, start, number)
 
     def _successes(self, requests: list[Request], start: int, number: int) -> list[bytes]:
         """Return the replies to the requests of a bulk."""
         done = requests[start : start + number]
-        replies = encode_successes([request.identifier for request in done], self.now)
+        replies = encode_successes(done, self.now)
         replacing = self.context.replacing
         if replacing:
             for place in replacing:
@@ -321,14 +321,20 @@ class Engine:
         return replies
 
     def _carry_out_bulk(
-        self, function: int, run: Iterable[Request], grant: Grant | None, now: int
+        self,
+        function: int,
+        requests: list[Request],
+        start: int,
+        stop: int,
+        grant: Grant | None,
+        now: int,
     ) -> int:
         """Pass requests to a bulk handler; return how many it carried out."""
         now = self._tick(now)
         self._advance_if_due(now)
         if grant is not None and grant.covers_everything:
             grant = None
-        number = BULK_HANDLERS[function](self.context, run, now, grant)
+        number = BULK_HANDLERS[function](self.context, requests, start, stop, now, grant)
         self.store.work += REQUEST_WORK * number
         self._requests[function] += number
         return number
@@ -337,13 +343,22 @@ class Engine:
         self.counters.count_refused(request.function, error)
         return encode_error(request.identifier, self.now, error)
 
-    def may_snapshot(self, session: Hashable, request: Request, now: int) -> bytes | None:
-        """Return the error reply to a SNAPSHOT without the right; None: it is allowed."""
+    def refusal(
+        self, session: Hashable, request: Request, now: int, *, takes_space: bool = True
+    ) -> bytes | None:
+        """Return the error reply to a request that the server may not carry out; None: it may.
+
+        Args:
+            session: The asker.
+            request: The request.
+            now: The daemon's clock.
+            takes_space: What it asks for takes space or inodes of the disk.
+        """
         self._tick(now)
         grants = self.context.grants
         if grants is not None and (why_not := grants.check(self.store, session, request)):
             return self._refused(request, why_not)
-        if self.context.read_only:
+        if takes_space and self.context.read_only:
             return self._refused(request, READ_ONLY)
         return None
 
@@ -396,6 +411,7 @@ class Engine:
         """Clean up a closed connection: cancel its waiting NEXTs, release its locks."""
         context, store = self.context, self.store
         context.auth_failures.pop(session, None)
+        context.client_names.pop(session, None)
         if context.grants is not None:
             context.grants.sessions.pop(session, None)
         self.dispatcher.end_waits(session)
@@ -509,7 +525,8 @@ class Engine:
     def resume(self, now: int) -> list[Answer]:
         """Deliver again after the engine was read-only."""
         self.context.read_only = False
-        self.dispatcher.serve_all_again()
+        self.context.pause_room = PAUSE_RESERVE_BYTES
+        self.store.scheduler.round_robin.serve_again()
         return self.serve_waiters(now)
 
     def shut_down(self, now: int) -> list[Answer]:

@@ -7,10 +7,11 @@ from collections import Counter
 from fastjournal.cmdlog.format.layout import OFFSET_BITS
 from fastjournald.engine.store import EntryCounts, Store
 from fastjournald.tables.domain import NEVER, Domain, SortedTurns
+from fastjournald.tables.domain_limits import EVERYTHING
 from fastjournald.tables.entry import NOTHING, Entry, EntryState
 from fastjournald.tables.lease_holders import LeaseBatch, LeaseHolder, LeaseOperation
 from fastjournald.tables.leases import LeaseTable
-from fastjournald.tables.scheduler import Scheduler
+from fastjournald.tables.scheduler import Scheduler, asked_since
 
 
 def check_store(store: Store, now: int) -> None:
@@ -94,23 +95,42 @@ def _check_domains(scheduler: Scheduler, entries: list[Entry]) -> None:
     assert {domain.name: domain for domain in domains} == scheduler.domains
     assert len(domains) == len(scheduler.domains)
     assert all(scheduler.domains)
-    names = {*scheduler.domains, *pauses.ends, *limits.own_limits}
+    names = {*scheduler.domains, *pauses.ends, *limits.own_limits} - {EVERYTHING}
     assert list(scheduler.names) == sorted(names)
     for domain, its_entries in inside.items():
         assert domain.entries == len(its_entries)
         states = [entry.state for entry in its_entries]
         assert domain.buried == states.count(EntryState.BURIED)
+        _check_requeued(domain, its_entries)
         _check_orders(domain, its_entries)
         assert domain.has_ready == bool(domain.ready)
-        assert domain.paused_until == pauses.until(domain.name)
+    assert scheduler.requeued == {each.name: each for each in domains if each.requeued}
     for domain in domains:
+        if domain.counts is not None and not scheduler.job_counts.is_shared(domain.counts):
+            assert domain.counts is scheduler.job_counts.by_domain.get(domain.name)
         leased = [entry for entry in inside[domain] if entry.state == EntryState.LEASED]
         assert domain.worked_on == len(leased)
+        assert domain.paused_until == pauses.until(domain.name)
         superseded = {entry.key for entry in leased if entry.superseded}
         assert {entry.key for entry in domain.superseded or ()} == superseded
         assert domain.limit == limits.holding(domain.name)
         assert domain.waits_until == limits.waits_until(domain.name)
         assert domain.wake == domain.next_instant()
+
+
+def _check_requeued(domain: Domain, inside: list[Entry]) -> None:
+    """Waiting entries that failed are found by when they were asked for, and no leased ones."""
+    found = list(domain.requeued or ())
+    assert domain.requeued is None or found == sorted(found) != []
+    waiting = [e for e in inside if e.state in (EntryState.READY, EntryState.DELAYED)]
+    # a job of a workq log may have attempts, and no lease of ours
+    leased = {
+        (asked_since(entry), entry.key): bool(entry.extra.attempts)
+        for entry in waiting
+        if entry.extra.due
+    }
+    failed = {place for place, has_failed in leased.items() if has_failed}
+    assert failed <= set(found) <= leased.keys()
 
 
 def _check_orders(domain: Domain, inside: list[Entry]) -> None:

@@ -12,14 +12,16 @@ from fastjournal.cmdlog.format.endings import (
     LEASE_RETURNED,
     REPLACED_BY_URI,
     REPLACED_UNLOGGED,
+    Backoff,
     end_of_lease,
 )
 from fastjournal.limits import ENTRY_WORK
+from fastjournal.protocol.constants import ATTEMPTS_REACHED
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import END_LEASE, KICK, Entry, EntryState
 from fastjournald.tables.value_cache import text_bytes
 
-BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
+BURIED_AT_ATTEMPTS_MAX = ATTEMPTS_REACHED.encode()
 
 
 class JobLifecycle:
@@ -28,12 +30,15 @@ class JobLifecycle:
     Args:
         store: Entries.
         attempts_max: Failed attempts after which an entry is buried; 0: no limit.
+        backoff: Delays after lost leases.
     """
 
-    def __init__(self, store: Store, attempts_max: int) -> None:
+    def __init__(self, store: Store, attempts_max: int, backoff: Backoff) -> None:
         self.store = store
         self._journal = store.journal
+        self._job_counts = store.scheduler.job_counts
         self._attempts_max = attempts_max
+        self._backoff = backoff
 
     # --- leases ---------------------------------------------------------------------------------
 
@@ -68,6 +73,7 @@ class JobLifecycle:
 
         ``delayed``: the entry has a new due time already. ``is_last``: it was the last attempt.
         """
+        self._job_counts.of_failing(entry.domain).attempts_failed += 1
         if entry.superseded or 0 < entry.expires <= now:
             self._journal.leases.failed_before_removal(entry, error, now)
         if self._is_dropped(entry, now, 0):
@@ -78,6 +84,7 @@ class JobLifecycle:
         extra.error = error
         extra.attempts += 1
         if is_last:
+            self._job_counts.of_failing(entry.domain).buried += 1
             self.store.scheduler.bury(entry, error)
         self._retext(entry, text_before)
         self._journal.leases.failed(entry, now, delayed=delayed)
@@ -85,19 +92,34 @@ class JobLifecycle:
             self._wait_again(entry, until, now)
 
     def run_out(self, entry: Entry, now: int) -> None:
-        """End an expired lease as a failed attempt: the entry is requeued, buried or dropped."""
+        """End an expired lease as a failed attempt: the entry is requeued, buried or dropped.
+
+        From the second failed attempt on it is delayed.
+        """
         self.store.leases.lost += 1
+        self._job_counts.of_failing(entry.domain).leases_lost += 1
         if self._is_dropped(entry, now, LEASE_LOST):
             return
         is_last = self.is_last_attempt(entry)
+        delayed = entry.journal and not is_last and self._back_off(entry, now)
         until = self._stop_work(entry, now)
         if is_last:
             self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now, LEASE_LOST)
             extra = entry.own()
             extra.attempts = end_of_lease(until, now, extra.attempts, 0).attempts
             return
-        self._journal.leases.lost(entry, now)
+        self._journal.leases.lost(entry, now, delayed=delayed)
         self._wait_again(entry, until, now)
+
+    def _back_off(self, entry: Entry, now: int) -> bool:
+        """Delay a leased entry as its lost lease demands; return whether it is delayed."""
+        attempts, not_before = entry.extra.attempts, entry.not_before
+        end = end_of_lease(entry.leased_until, now, attempts, not_before, self._backoff)
+        if end.not_before == not_before:
+            return False
+        self.store.before_change(entry)
+        entry.not_before = end.not_before
+        return True
 
     def attempts_max_of(self, entry: Entry) -> int:
         """Return the number of failed attempts after which an entry is buried; 0: never.
@@ -106,12 +128,17 @@ class JobLifecycle:
         """
         limit = entry.domain.limit
         bound = self._attempts_max if limit is None else limit.attempts or self._attempts_max
+        bound = max(bound, 0)
         of_lease = entry.extra.attempts_max
         return min(bound, of_lease) if bound and of_lease else bound or of_lease
 
-    def is_last_attempt(self, entry: Entry) -> bool:
-        """Whether a leased entry is buried if this attempt fails."""
-        return entry.journal and 0 < self.attempts_max_of(entry) <= entry.extra.attempts + 1
+    def is_last_attempt(self, entry: Entry, told: int = 0) -> bool:
+        """Whether a leased entry is buried if this attempt fails.
+
+        ``told``: one more bound, which came with the failure; 0: none.
+        """
+        bound, attempts = self.attempts_max_of(entry), entry.extra.attempts + 1
+        return entry.journal and (0 < bound <= attempts or 0 < told <= attempts)
 
     def _is_dropped(self, entry: Entry, now: int, lease_end: int) -> bool:
         """Drop an entry at the end of its lease, if it is superseded or expired.
@@ -172,19 +199,23 @@ class JobLifecycle:
 
     def _bury(self, entry: Entry, reason: bytes, now: int, lease_end: int = 0) -> None:
         text_before = text_bytes(entry)
+        self._job_counts.of_failing(entry.domain).buried += 1
         self.store.scheduler.bury(entry, reason)
         self._retext(entry, text_before)
         self._journal.buried(entry, now, lease_end)
         entry.own().leased = b""
 
     def kick(self, entries: list[Entry], now: int) -> None:
-        """Requeue dead letters: they become ready, or delayed until their due time."""
+        """Requeue dead letters: they become ready, or delayed until their due time.
+
+        Their attempts are counted anew, so that they have as many as before they were buried.
+        """
         for entry in entries:
             self.store.before_change(entry)
             self.store.scheduler.unbury(entry)
             extra = entry.own()
             text_before = text_bytes(entry)
-            extra.reason = None
+            extra.reason, extra.attempts = None, 0
             self._retext(entry, text_before)
             extra.first_due = extra.due = max(entry.not_before, now)
         self._journal.kicked(entries, now)

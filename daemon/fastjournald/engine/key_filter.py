@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import re2
-
 from fastjournal.limits import (
     EXPRESSION_BYTES_MAX,
     EXPRESSION_CLASSES_MAX,
@@ -121,6 +119,8 @@ def range_filter(first: bytes, last: bytes) -> KeyFilter | str:
 
 def expression_filter(expression: bytes) -> KeyFilter | str:
     """Return the keys in which an expression is found, or the error."""
+    import re2  # noqa: PLC0415 - a start is faster; the first expression loads it
+
     if len(expression) > EXPRESSION_BYTES_MAX:
         return _TOO_LONG
     if expression.count(b"\\p") + expression.count(b"\\P") > EXPRESSION_CLASSES_MAX:
@@ -143,6 +143,8 @@ def expression_filter(expression: bytes) -> KeyFilter | str:
 
 def re2_options(memory_bytes: int) -> Any:
     """Return the options of RE2: bytes are Latin-1, with a bound on its memory."""
+    import re2  # noqa: PLC0415 - as above
+
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

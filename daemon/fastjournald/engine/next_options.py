@@ -193,7 +193,7 @@ class Chosen:
 
     def _with_prefix(self, prefix: bytes) -> Iterator[Domain]:
         round_robin = self._scheduler.round_robin
-        index = round_robin.ready_names()
+        index = round_robin.ready_names
         last = self._last if self._last.startswith(prefix) else b""
         for name in index.irange(max(last, prefix), inclusive=(not last, True)):
             if not name.startswith(prefix):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.packed_entry import VALUE_TYPE_AT
-from fastjournal.limits import ENTRY_WORK, INSTANT_MAX, UNLOCK_WORK
+from fastjournal.limits import COUNTED_DOMAIN_WORK, ENTRY_WORK, INSTANT_MAX, UNLOCK_WORK
 from fastjournal.protocol import Flag, Pair, Reply
 from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.domain import NEVER
@@ -223,22 +223,16 @@ class Store:
             for entry in entries:
                 self.values.add(entry)
         self.entries += len(entries)
-        plain = self.scheduler.plain
-        leased = self.leased_uris
-        blocked = bool(self.locked) or (
-            bool(leased) and any(entry.uri in leased for entry in entries)
-        )
-        waiting = []
+        leased, plain = self.leased_uris, self.scheduler.plain
+        if not self.locked and not (leased and any(entry.uri in leased for entry in entries)):
+            self.scheduler.enqueue_new(entries, now)
+            return
         for entry in entries:
+            entry.domain.entries += 1
             if entry.domain is plain:
-                plain.entries += 1
                 entry.move_to(_PLAIN, INSERT)
-            elif blocked:
-                entry.domain.entries += 1
-                self.enqueue(entry, now, INSERT)
             else:
-                waiting.append(entry)
-        self.scheduler.enqueue_new(waiting, now)
+                self.enqueue(entry, now, INSERT)
 
     def remove(self, entry: Entry, now: int, *, popped: bool = False) -> None:
         """Remove an entry from all indexes; the next entry of its URI may be leased.
@@ -378,7 +372,8 @@ class Store:
         With DATA the value must be in memory: handlers check ``Entry.is_missing`` first.
         """
         value = entry.value if flags & _DATA else b""
-        assert not isinstance(value, Cold), "who needs a value asks whether it is missing"
+        # isinstance takes longer than all of the rest: the metaclass of Cold answers it
+        assert type(value) is not Cold, "who needs a value asks whether it is missing"
         if key != entry.key:
             second_key = entry.key
         else:
@@ -396,7 +391,7 @@ class Store:
         pairs = []
         for entry in entries:
             value = entry.value
-            assert not isinstance(value, Cold), "who needs a value asks whether it is missing"
+            assert type(value) is not Cold, "who needs a value asks whether it is missing"
             pairs.append(Pair(entry.key, entry.facts[VALUE_TYPE_AT], value, entry.uri or b""))
         return pairs
 
@@ -431,7 +426,10 @@ class Store:
 
     def begin_work(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
         """Lease entries, which are in no queue, until ``token`` to a session."""
+        job_counts = self.scheduler.job_counts
+        begun = job_counts.begun
         self.leases.begin(entries, token, session, now)
+        self.work += COUNTED_DOMAIN_WORK * (job_counts.begun - begun)
         if self.values is not None:
             for entry in entries:
                 self.values.touch(entry)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from itertools import islice
+from itertools import chain, islice
+from typing import Final
 
 import msgspec
 from sortedcontainers import SortedList
@@ -46,14 +47,25 @@ def _is_prefix(name: bytes) -> bool:
     return name.endswith(_PREFIX)
 
 
-def _names_of(request: Request) -> tuple[bytes, ...]:
-    """Return the domains for which a request waits; empty name: any; a prefix with its mark."""
+ALL_NAMES: Final = (b"",)
+"""What ``names_of`` returns where a NEXT asks for any domain."""
+
+
+def names_of(request: Request) -> tuple[bytes, ...]:
+    """Return the domains that a NEXT asks for; empty name: any; a prefix with its mark."""
     if request.value_type is None:
         return (request.key,)
     options = valid_options(request)
     if options.prefix:
         return (options.prefix + _PREFIX,)
     return options.domains or (request.key,)
+
+
+def serves(names: tuple[bytes, ...], domain: bytes) -> bool:
+    """Whether who asks for these names, as ``names_of``, takes work of a domain. O(names)."""
+    if len(names) == 1 and _is_prefix(names[0]):
+        return domain.startswith(names[0][:-1])
+    return domain in names or names == ALL_NAMES
 
 
 class Waiters:
@@ -87,7 +99,7 @@ class Waiters:
 
     def bytes_with(self, request: Request) -> int:
         """Return what they would take in memory, if one more request waited. O(1)."""
-        new = sum(name not in self._by_domain for name in _names_of(request))
+        new = sum(name not in self._by_domain for name in names_of(request))
         return self.bytes + _bytes_of(request) + DOMAIN_BYTES * new
 
     def numbers(self) -> Iterator[tuple[Hashable, int]]:
@@ -102,7 +114,7 @@ class Waiters:
         self._serial += 1
         serial = self._serial
         self._by_serial[serial] = Waiter(serial, session, request, deadline)
-        for name in _names_of(request):
+        for name in names_of(request):
             serials = self._by_domain.get(name)
             if serials is None:
                 serials = self._by_domain[name] = SortedList()
@@ -120,7 +132,7 @@ class Waiters:
         serial = waiter.serial
         del self._by_serial[serial]
         self.bytes -= _bytes_of(waiter.request)
-        for name in _names_of(waiter.request):
+        for name in names_of(waiter.request):
             serials = self._by_domain[name]
             serials.remove(serial)
             if not serials:
@@ -147,6 +159,22 @@ class Waiters:
                 serials.append(waiting[0])
         return self._by_serial[min(serials)] if serials else None
 
+    def number_serving(self, domain: bytes) -> int:
+        """Return how many requests work in this domain serves. O(lengths of prefixes)."""
+        prefixes = (domain[:length] + _PREFIX for length in self._prefixes if length <= len(domain))
+        return sum(len(self._by_domain.get(name, ())) for name in (domain, b"", *prefixes))
+
+    @property
+    def prefix_lengths(self) -> int:
+        """How many lengths the prefixes have for which requests wait."""
+        return len(self._prefixes)
+
+    def domains_of(self, session: Hashable, number_max: int) -> list[bytes]:
+        """Return domains for which a session waits: empty for any, a prefix with ``:``."""
+        serials = islice(self._by_session.get(session, ()), number_max)
+        names = (names_of(self._by_serial[serial].request) for serial in serials)
+        return sorted(set(islice(chain.from_iterable(names), number_max)))
+
     def _forget(self, name: bytes) -> None:
         """Remove a domain or a prefix for which no request waits."""
         del self._by_domain[name]
@@ -159,7 +187,7 @@ class Waiters:
 
     def number_for(self, request: Request) -> int:
         """Return how many wait for work of the domains of a request or of any. O(1)."""
-        names = {*_names_of(request), b""}
+        names = {*names_of(request), b""}
         return sum(len(self._by_domain[name]) for name in names if name in self._by_domain)
 
     def first_deadline(self) -> int:

@@ -19,6 +19,10 @@ ends the daemon, and no client gets OK.
 locks, limiters and a task switch for each call, which take longer than a fast fdatasync. This
 thread waits on a queue, and wakes the event loop by an eventfd. It starts with ``start``, at the
 latest with the first call, and ends with ``close``; the next call starts another one.
+
+Committed: as safe in the directory of the log as the policy asks. Settled: safe enough for OK. Both
+are the same without a remote log. With one whose store has to acknowledge (``remote_commit``), the
+remote log leads: it writes and syncs once for each of its requests, and releases who waits.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Protocol
 
 import trio
 
@@ -176,6 +181,20 @@ class SyncEstimate:
         return self.in_thread
 
 
+class Remote(Protocol):
+    """A remote log: see ``remote_commit``."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it has to acknowledge, and leads the commit of what clients wait for."""
+
+    def look(self) -> None:
+        """Note that somebody waits for what was appended."""
+
+    def test_lease(self) -> None:
+        """Withhold all replies, if this node may not be the primary any more."""
+
+
 class GroupCommit:
     """Makes appended records as durable as the sync policy says.
 
@@ -186,6 +205,8 @@ class GroupCommit:
 
     def __init__(self, writer: LogWriter, policy: SyncPolicy) -> None:
         self.writer = writer
+        self.remote: Remote | None = None
+        """The remote log; None: there is none."""
         self._policy = policy
         self.batch_bytes = Histogram(26)
         """Histogram of bytes per write, up to 64 MiB."""
@@ -200,6 +221,8 @@ class GroupCommit:
         self._writing = False
         """Whether one of these tasks has begun to write."""
         self._others = trio.lowlevel.ParkingLot()
+        self._unsettled = trio.lowlevel.ParkingLot()
+        """Tasks that wait for the remote log."""
         self._claimants = trio.lowlevel.ParkingLot()
         """Tasks that wait for ``exclusive``, in order; they lead before all others."""
         self._expected = 0
@@ -209,12 +232,36 @@ class GroupCommit:
         self._gather_until = 0.0
 
     async def wait_settled(self, mark: int) -> None:
+        """Wait until the first ``mark`` appended bytes are safe enough for OK.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        remote = self.remote
+        if remote is None or not remote.leads:
+            await self.wait_committed(mark)
+        if remote is not None:
+            while self.writer.settled < mark:
+                remote.look()
+                await self._unsettled.park()
+
+    def release(self) -> None:
+        """Wake the tasks that wait for the remote log."""
+        self._unsettled.unpark_all()
+
+    def releasable(self) -> int:
+        """Return up to which mark replies may be sent at this moment."""
+        if self.remote is not None:
+            self.remote.test_lease()
+        return self.writer.settled
+
+    async def wait_committed(self, mark: int) -> None:
         """Wait until the first ``mark`` appended bytes are as durable as the policy says.
 
         Raises:
             LogFailedError: A write or sync failed, this one or one before.
         """
-        while self.writer.settled < mark:
+        while self.writer.committed < mark:
             if not self._led:
                 await self._lead()
             elif self._may_write() and not self._writing:
@@ -223,7 +270,7 @@ class GroupCommit:
                 await self._others.park()
 
     def settle_now(self, *, alone: bool = False) -> bool:
-        """Make all that was appended as durable as the policy says, at once, where that is quick.
+        """Make all that was appended safe enough for OK, at once, where that is quick.
 
         Args:
             alone: One client has the daemon to itself, and waits for this.
@@ -238,12 +285,15 @@ class GroupCommit:
         writer, syncs = self.writer, self._policy is SyncPolicy.ALWAYS
         if writer.settled >= writer.appended:
             return True
+        if self.remote is not None and self.remote.leads:
+            self.remote.look()
+            return False
         if self._led or writer.seals_next or (syncs and self.estimate.choose(alone=alone)):
             return False
         self._write_now()
         if syncs:
             self._sync_now()
-        return True
+        return writer.settled >= writer.appended
 
     async def wait_durable(self, mark: int) -> None:
         """Wait until the first ``mark`` appended bytes survive a power loss, under every policy.
@@ -251,11 +301,35 @@ class GroupCommit:
         Raises:
             LogFailedError: A write or sync failed, this one or one before.
         """
-        await self.wait_settled(mark)
+        await self.wait_committed(mark)
         while self.writer.durable < mark:
             async with self.exclusive():
                 await self._write()
                 await self._sync_in_thread(writable=True)
+
+    async def write(self) -> None:
+        """Write everything.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        if self._writable and not self.writer.seals_next:
+            # while a thread syncs
+            self._write_now()
+            return
+        async with self.exclusive():
+            await self._write()
+
+    async def sync_written(self) -> None:
+        """Sync what is written, where the policy is to sync always.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        if self._policy is SyncPolicy.ALWAYS:
+            async with self.exclusive():
+                if self.writer.durable < self.writer.written:
+                    await self._sync()
 
     async def sync_every(self, seconds: float) -> None:
         """Sync what was written, again and again: the policy ``interval``.

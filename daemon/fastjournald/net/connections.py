@@ -33,7 +33,7 @@ from fastjournald.net.listeners import (
 from fastjournald.net.plain_socket import ClientTransport, PlainSocket
 from fastjournald.net.poller import PolledTransport, Poller
 from fastjournald.net.session import Session
-from fastjournald.net.shared_batch import Shared, SharedBatch
+from fastjournald.net.shared_batch import Shared
 from fastjournald.net.stream_transport import Services, StepRunner, StreamTransport
 from fastjournald.net.tls import Handshakes
 from fastjournald.runtime import Runtime
@@ -166,9 +166,7 @@ class Connections:
             wake_tasks=runtime.wake_tasks,
             release_undelivered=runtime.release_undelivered,
         )
-        self.poller = Poller(
-            runtime.commit, SharedBatch(self._shared), runtime.clock.now_us, runtime.turns
-        )
+        self.poller = Poller(runtime.commit, self._shared, runtime.clock.now_us, services.next_turn)
         """Serves plain connections."""
         self._handshakes = Handshakes()
         self._silent: EvictionQueue[ClientTransport] = EvictionQueue()
@@ -288,12 +286,14 @@ class Connections:
         self.transports[session].cut()
 
     def _name_of(self, session: Hashable) -> str:
-        """Return the name of a client for people: its address and access token."""
+        """Return the name of a client for people: its own, address and access token."""
         if not isinstance(session, Session):
             return ""  # part of the daemon, or a test
-        grants = self._runtime.engine.context.grants
-        grant = None if grants is None else grants.sessions.get(session)
+        context = self._runtime.engine.context
+        grant = None if context.grants is None else context.grants.sessions.get(session)
         peer = peer_name(session.peer)
+        if name := context.client_names.get(session):
+            peer = f"{name}, {peer}"
         return peer if grant is None else f"{peer} ({grant.name})"
 
     def has_hung_up(self, session: Hashable) -> bool:
@@ -318,12 +318,14 @@ class Connections:
                 )
                 runtime.after_requests(now)
                 await trio.lowlevel.checkpoint()
-            await runtime.commit.wait_settled(runtime.writer.appended)
+            await runtime.commit.wait_committed(runtime.writer.appended)
 
     def end(self, sessions: list[Hashable]) -> None:
         """Close connections whose token is no longer valid: clients may reconnect."""
         for session in sessions:
-            self.transports[session].stop()
+            # a session of the page has none
+            if session in self.transports:
+                self.transports[session].stop()
 
     def stop(self) -> None:
         """Answer requests that are on their way, then close all connections."""

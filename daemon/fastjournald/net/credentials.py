@@ -11,8 +11,8 @@ The file of tokens is TOML, mode 0600:
 
 from __future__ import annotations
 
+import re
 import ssl
-import tomllib
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
@@ -26,6 +26,7 @@ from fastjournal.limits import (
     AUTH_TOKENS_MAX,
     KEY_BYTES_MAX,
 )
+from fastjournal.printable import did_you_mean
 from fastjournal.private import check_pem, read_private
 from fastjournald.config.load import exposed_addresses
 from fastjournald.config.options import Config
@@ -36,7 +37,7 @@ TOKEN_BYTES_MIN = 16
 
 PREFIXES_MAX = 1000
 
-RISKY = ("listen", "tls_cert", "tls_key", "tls_client_ca", "auth_tokens", "insecure")
+RISKY = ("listen", "http", "tls_cert", "tls_key", "tls_client_ca", "auth_tokens", "insecure")
 """Options that ``risks`` examines."""
 
 
@@ -53,10 +54,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Security(NamedTuple):
-    """TLS context of the listeners, and tokens of the engine."""
+    """TLS contexts of the listeners, and tokens of the engine."""
 
     tls: ssl.SSLContext | None = None
     """For TCP connections; None: they are plain."""
+    http_tls: ssl.SSLContext | None = None
+    """For ``--http``, which is plain on loopback addresses. A client may show no certificate: it
+    gets the paths that show no names."""
     grants: Grants | None = None
     """None: clients have no token to show."""
 
@@ -67,10 +71,14 @@ def load_security(config: Config) -> Security:
     Raises:
         ConfigError: A file cannot be used; the message contains no secret.
     """
-    return Security(
-        load_tls(config) if config.tls_cert else None,
-        load_grants(config.auth_tokens) if config.auth_tokens else None,
-    )
+    tls = http_tls = None
+    if config.tls_cert:
+        tls = load_tls(config)
+        if exposed_addresses(config, "http"):
+            http_tls = load_tls(config)
+            if config.tls_client_ca:
+                http_tls.verify_mode = ssl.CERT_OPTIONAL
+    return Security(tls, http_tls, load_grants(config.auth_tokens) if config.auth_tokens else None)
 
 
 def load_tls(config: Config) -> ssl.SSLContext:
@@ -115,6 +123,8 @@ def load_grants(path: str) -> Grants:
     Raises:
         ConfigError: It cannot be read, others could read it, or it has a bad value.
     """
+    import tomllib  # noqa: PLC0415 - a start without tokens is faster
+
     data = read_private(path, AUTH_FILE_BYTES_MAX)
     try:
         file = msgspec.convert(tomllib.loads(data.decode()), _File)
@@ -127,7 +137,10 @@ def load_grants(path: str) -> Grants:
     except RecursionError:
         raise ConfigError("--auth-tokens: nested too deep", path=path) from None
     except msgspec.ValidationError as error:
-        raise ConfigError(f"--auth-tokens: {error}", path=path) from error
+        unknown = re.search(r"unknown field `(.*?)`|enum value '(.*?)'", str(error))
+        names = (*_Token.__struct_fields__, *RIGHTS)
+        hint = did_you_mean(unknown[1] or unknown[2], names) if unknown else None
+        raise ConfigError(f"--auth-tokens: {error}", path=path, hint=hint) from error
     except ValueError:
         raise ConfigError("--auth-tokens: a number has too many digits", path=path) from None
     grants = [_grant(token, path) for token in file.token]
@@ -194,11 +207,14 @@ def _reason(error: OSError) -> str:
 
 def risks(config: Config) -> list[str]:
     """Return what an administrator should know of addresses that other machines reach."""
-    exposed = ", ".join(exposed_addresses(config))
-    if not exposed:
-        return []
-    if not config.auth_tokens and not config.tls_client_ca:
-        return [f"whoever reaches {exposed} may do everything: no tokens, no client certificates"]
-    if not config.tls_cert:
-        return [f"tokens and data go to {exposed} for everyone on the way to read: no TLS"]
-    return []
+    found = []
+    for option, may, what in (
+        ("listen", "may do everything", "tokens and data go"),
+        ("http", "may read the names of all domains and jobs", "tokens and names go"),
+    ):
+        exposed = ", ".join(exposed_addresses(config, option))
+        if exposed and not config.auth_tokens and not config.tls_client_ca:
+            found.append(f"whoever reaches {exposed} {may}: no tokens, no client certificates")
+        elif exposed and not config.tls_cert:
+            found.append(f"{what} to {exposed} for everyone on the way to read: no TLS")
+    return found

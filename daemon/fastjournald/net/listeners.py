@@ -131,7 +131,9 @@ def _file_of(path: str) -> tuple[int, int]:
 
 
 async def check_addresses(
-    addresses: Iterable[str], handed_over: Mapping[Place, socket.socket] = NONE_HANDED_OVER
+    addresses: Iterable[str],
+    handed_over: Mapping[Place, socket.socket] = NONE_HANDED_OVER,
+    option: str = "--listen",
 ) -> None:
     """Listen on all addresses for a moment, but on those that were handed over.
 
@@ -139,7 +141,7 @@ async def check_addresses(
         ConfigError: As ``listening``.
     """
     missing = [text for text in addresses if parse_place(text) not in handed_over]
-    async with listening(missing, socket_mode=0o600, handed_over=handed_over):
+    async with listening(missing, option, socket_mode=0o600, handed_over=handed_over):
         pass
 
 

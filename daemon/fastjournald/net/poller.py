@@ -7,6 +7,9 @@ Each round is the write path, and all of it, without a switch between tasks:
     epoll (which sockets are readable) -> receive -> session (bytes to requests; the engine
     applies them and appends records) -> one commit for all of them -> send
 
+A round ends a turn of the event loop, unless no task has anything to do: then the next round, with
+its own turn of the budget, follows without one.
+
 The turn budget (``admission``) bounds which sessions are served in a round, and how much of each:
 a session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
 handle, and their replies wait for the next commit.
@@ -16,34 +19,49 @@ the shared commit, send, and wait for a turn. If a session waits for something e
 does not read, a task carries that out with the step runner of the stream transport, until the
 session receives again.
 
+Native leaves (``fastjournal._native``) receive from clients that are idle, join the shared batch
+and send its replies; the methods of ``PolledTransport`` do the same, and all else.
+
 The sockets are registered level-triggered: the system reports a socket again until all its bytes
 were received. A connection that waits for something else while its client sends is unregistered
 until it receives again; a client that waits for its replies never needs that.
-
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-import math
 import os
 import select
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from socket import socket
 from typing import Final
 
 import trio
 
-from fastjournal import limits
+from fastjournal import _native, limits
 from fastjournal.limits import TURN_WORK
 from fastjournal.loglines import LogEvent, Sentence
-from fastjournald.admission.turn_budget import QueuedClient, TurnBudget
+from fastjournal.protocol import Request
+from fastjournald.admission.memory_budget import NEVER, MemoryAccount
+from fastjournald.admission.turn_budget import QueuedClient
 from fastjournald.group_commit.commit import GroupCommit
+from fastjournald.net.outbox import Outbox
 from fastjournald.net.plain_socket import PlainSocket, do_nothing
 from fastjournald.net.session import Session
-from fastjournald.net.session_steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
-from fastjournald.net.shared_batch import SharedBatch
+from fastjournald.net.session_steps import (
+    CLOSE,
+    COMMIT,
+    FLUSH,
+    PASS_ON,
+    RECEIVE,
+    Stage,
+    Step,
+    WaitTurn,
+)
+from fastjournald.net.shared_batch import Shared, SharedBatch
 from fastjournald.net.stream_transport import STOP_SECONDS, StepRunner
 
 LOG = logging.getLogger("fastjournald")
@@ -52,9 +70,22 @@ EVENTS_A_ROUND = 512
 """Sockets that are received from in one round: about 2 ms. Events of others stay with the system,
 in the order of their arrival."""
 
+BUFFER_BYTES = 4 * limits.RECEIVE_BYTES_MAX
+"""Bytes that are received at once from idle clients, before the first of them is handled. Nearly
+always it has room for all of a round."""
+
 ALONE_PIECES = 32
 """Pieces of work, mostly batches of requests, after which a client has the daemon to itself, where
 no other client has had any done since: none with TLS either, and none in a scan or a window."""
+
+ROUNDS_A_TURN = 16
+"""Rounds that the poller takes at most in one turn of the event loop."""
+
+PAUSE_SECONDS = 0.0002
+"""Longest wait for the next round of the same turn: sockets of others are not watched meanwhile."""
+
+FD_SETSIZE = 1024
+"""Descriptors that ``select`` takes; ``epoll`` and ``poll`` wait for a millisecond at least."""
 
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 
@@ -64,22 +95,27 @@ class Poller:
 
     Args:
         commit: Group commit.
-        together: Handles requests of several clients in bulk.
+        shared: Engine and budgets.
         now_us: Clock.
-        turns: Turn budget, which knows whether one client has the daemon to itself.
+        next_turn: Ends a turn of the budget, and begins the next one.
     """
 
     def __init__(
         self,
         commit: GroupCommit,
-        together: SharedBatch,
+        shared: Shared,
         now_us: Callable[[], int],
-        turns: TurnBudget,
+        next_turn: Callable[[], None],
     ) -> None:
         self._commit = commit
-        self._together = together
+        self._remote = commit.remote
+        self._together = SharedBatch(shared)
         self._now_us = now_us
-        self._turns = turns
+        self._turns = shared.turns
+        self._memory = shared.memory
+        self._listeners = shared.engine.subscriptions.subscribers
+        self._next_turn = next_turn
+        self._buffer = bytearray(BUFFER_BYTES)
         self._clients: dict[int, PolledTransport] = {}
         """Connections by descriptor."""
         self._epoll: select.epoll | None = None
@@ -208,42 +244,92 @@ class Poller:
                 self._asleep = True
                 await trio.lowlevel.wait_readable(descriptor)
                 self._asleep = False
-            self._take_round(epoll)
+            self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
+            # select takes no larger descriptors
+            rounds = ROUNDS_A_TURN if descriptor < FD_SETSIZE else 1
+            while (rounds := rounds - 1) and self._only_waits():
+                if not select.select((descriptor,), (), (), PAUSE_SECONDS)[0]:
+                    break
+                self._next_turn()
+                self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
 
-    def _take_round(self, epoll: select.epoll) -> None:
-        clients, ready = self._clients, self._ready
-        events = epoll.poll(0, EVENTS_A_ROUND)
+    def _only_waits(self) -> bool:
+        """Return whether nothing is to be done before something is received, in no task either."""
+        if self._ready or self._unsettled or self.over:
+            return False
+        tasks = trio.lowlevel.current_statistics()
+        return not (
+            tasks.tasks_runnable
+            or tasks.run_sync_soon_queue_size
+            or tasks.seconds_to_next_deadline < PAUSE_SECONDS
+        )
+
+    def _take_round(self, epoll: select.epoll, events: list[tuple[int, int]]) -> None:
+        clients, ready, remote = self._clients, self._ready, self._remote
+        if remote is not None:
+            remote.test_lease()
         for _ in range(len(ready)):
             ready.popleft().begin_turn()
-        together = self._together if len(events) > 1 else None
-        for descriptor, _ in events:
-            client = clients.get(descriptor)
-            if client is not None and not client.receive(together):
-                epoll.unregister(descriptor)
+        asked = [clients[descriptor] for descriptor, _ in events if descriptor in clients]
+        together = self._together if len(asked) > 1 else None
+        received = self._receive(asked)
+        at, end = 0, len(asked)
+        while at < end:
+            if received[at] is not None:
+                at = self._together.take_received(
+                    asked, received, at, self._unsettled, alone=together is None
+                )
+                if at == end:
+                    break
+            client = asked[at]
+            if not client.receive(together, received[at]):
+                epoll.unregister(client.plain.socket.fileno())
                 client.registered = False
-        if together is not None and together.waits:
-            self._handle_together(together)
+            at += 1
+        if self._together.waits:
+            self._handle_together(alone=together is None)
         if self._unsettled and not self._settling:
             alone = len(self._unsettled) == 1 and self._turns.in_row >= ALONE_PIECES
             if self._commit.settle_now(alone=alone):
-                self._send_settled()
+                self.send_settled()
             else:
                 self._settling = True
                 self._some_unsettled.set()
+        elif self._unsettled and remote is not None:
+            remote.look()
 
-    def _handle_together(self, together: SharedBatch) -> None:
-        left = together.carry_out(self._now_us())
+    def _receive(self, asked: list[PolledTransport]) -> list[bytes | int | None]:
+        """Receive from all idle clients natively; None: the client itself receives."""
+        rounds = _native.rounds
+        if rounds is None or (len(asked) == 1 and not asked[0].session.joins_alone()):
+            return [None] * len(asked)
+        received: list[bytes | int | None] = rounds.receive(
+            asked, self._buffer, limits.RECEIVE_BYTES_MAX
+        )
+        return received
+
+    def _handle_together(self, *, alone: bool) -> None:
+        left = self._together.carry_out(self._now_us(), alone=alone)
         if left:
             for client in self._unsettled.copy():
                 if client.session in left:
-                    client.handle_left()
+                    client.handle_left(alone=alone)
 
-    def _send_settled(self) -> None:
+    def send_settled(self) -> None:
+        """Send what is settled."""
         # a client with requests that came while a thread synced puts itself into the list again
         unsettled, self._unsettled = self._unsettled, []
-        settled = self._commit.writer.settled
-        for client in unsettled:
-            client.settled(settled)
+        settled = self._commit.releasable()
+        rounds = _native.rounds
+        if rounds is None or self._listeners:
+            for client in unsettled:
+                client.settled(settled)
+        else:
+            for client, sent in rounds.send(unsettled, settled, self._memory):
+                if sent is None:
+                    client.settled(settled)
+                else:
+                    client.sent(settled, sent)
 
     async def _settle_slowly(self) -> None:
         """Carry out commits that the poller's task must not wait for."""
@@ -251,7 +337,7 @@ class Poller:
         while True:
             await self._some_unsettled.wait()
             await commit.wait_settled(commit.writer.appended)
-            self._send_settled()
+            self.send_settled()
             if not self._unsettled:
                 self._settling = False
                 self._some_unsettled = trio.Event()
@@ -302,12 +388,38 @@ class PolledTransport:
         poller: Calls it when there is something to do.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_descriptor",
+        "_evict",
+        "_expected",
+        "_life",
+        "_now_us",
+        "_poller",
+        "_receive_until",
+        "_resumed",
+        "_socket",
+        "_state",
+        "_step",
+        "_steps",
+        "_turn",
+        "_unsettled",
+        "_writer",
+        "on_end",
+        "plain",
+        "registered",
+        "session",
+    )
+
     def __init__(self, steps: StepRunner, plain: PlainSocket, poller: Poller) -> None:
         self.session: Session = steps.session
         self.plain = plain
         self.registered = False
         """Whether the socket is registered. The poller notes it."""
         self._socket = plain.socket
+        # a socket of a class of its own, in a test, receives and sends by its methods
+        self._descriptor = plain.socket.fileno() if type(plain.socket) is socket else -1
+        """Descriptor, for rounds that receive and send natively."""
         self._steps = steps
         self._writer = steps.runtime.writer
         self._now_us = steps.runtime.clock.now_us
@@ -325,7 +437,7 @@ class PolledTransport:
         """Work of the turn for which it waits, as far as that is known."""
         self._life = trio.CancelScope()
         """Cancels the task that carries out its steps."""
-        self._receive_until = math.inf
+        self._receive_until = NEVER
         self.on_end: Callable[[], object] = do_nothing
         """Called when the connection has ended."""
 
@@ -336,20 +448,28 @@ class PolledTransport:
 
     # --- calls of the poller --------------------------------------------------------------------
 
-    def receive(self, together: SharedBatch | None) -> bool:
-        """Receive and carry out the steps that follow, if it listens; return whether it did.
+    def receive(self, together: SharedBatch | None, data: bytes | int | None = None) -> bool:
+        """Receive and carry out the steps that follow, if it listens.
 
         Args:
             together: Takes the request, if it can be handled with those of other clients; None:
                 no other client has sent any.
+            data: What a round has received, or the number of its error.
+
+        Returns:
+            Whether its socket may stay registered.
         """
         if self._state is not _LISTENING:
-            return False
-        try:
-            data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
-        except BlockingIOError:
-            return True
-        except OSError:
+            assert data is None or self._state is _ENDED, "it was received, and nobody takes it"
+            return self._state is _ENDED
+        if data is None:
+            try:
+                data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                data = error.errno or errno.EIO
+        if isinstance(data, int):
             self._lose()
             return True
         session = self.session
@@ -360,9 +480,9 @@ class PolledTransport:
             self._drive(session.next_step(self._now_us()))
         return True
 
-    def handle_left(self) -> None:
+    def handle_left(self, *, alone: bool) -> None:
         """Handle the request that the shared batch has taken and left."""
-        self.session.leave()
+        self.session.leave(alone=alone)
         self._advance()
 
     def begin_turn(self) -> None:
@@ -382,6 +502,21 @@ class PolledTransport:
                     self._steps.wake()
             except trio.BrokenResourceError:
                 self._lose()
+
+    def sent(self, settled: int, sent: int) -> None:
+        """Carry on where a round has sent less than the reply.
+
+        Args:
+            settled: Bytes of the log that are settled.
+            sent: So many bytes, or minus the number of an error.
+        """
+        data = self.session.data_to_send(settled, self.has_hung_up)
+        if sent < 0:
+            self._steps.is_cut_off = True
+            self._lose()
+        else:
+            self._steps.rest = memoryview(data)[sent:]
+            self._begin_task(COMMIT)
 
     def stop_receiving(self) -> None:
         """Take no more from the client, if that is what the session waits for."""
@@ -415,7 +550,7 @@ class PolledTransport:
                         step = RECEIVE
                         continue
                 elif step is RECEIVE:
-                    if self.registered and self._receive_until == math.inf:
+                    if self.registered and self._receive_until is NEVER:
                         self._state = _LISTENING
                     else:
                         self._listen()
@@ -481,7 +616,7 @@ class PolledTransport:
 
     def _listen(self) -> None:
         self._state = _LISTENING
-        if self._receive_until < math.inf and trio.current_time() >= self._receive_until:
+        if self._receive_until is not NEVER and trio.current_time() >= self._receive_until:
             self.stop_receiving()
         elif not self.registered:
             self._poller.register(self)
@@ -605,3 +740,14 @@ class PolledTransport:
     def has_hung_up(self) -> bool:
         """Whether the client sends nothing more."""
         return self._steps.has_hung_up()
+
+
+if _native.rounds is not None:
+    _native.rounds.bind_rounds(
+        Request,
+        (PolledTransport, Session, Outbox, MemoryAccount),
+        (
+            *(_LISTENING, _SETTLING, COMMIT, Stage.IDLE, Stage.LEFT, Stage.SHARED, Stage.ANSWERED),
+            NEVER,
+        ),
+    )

@@ -37,6 +37,7 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_error,
 )
+from fastjournal.protocol.functions import BY_SERVER, BY_SERVER_FIRST
 from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import NEVER, CloseReason, MemoryAccount
 from fastjournald.admission.turn_budget import Share
@@ -52,10 +53,10 @@ from fastjournald.net.session_steps import (
     PASS_ON,
     PENALTY,
     RECEIVE,
+    AskServer,
     RunScan,
     Stage,
     Step,
-    TakeSnapshot,
     ValueReads,
     WaitRoom,
     WaitTurn,
@@ -64,7 +65,6 @@ from fastjournald.net.shared_batch import Shared, SharedBatch
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
 _QUIT = int(Function.QUIT)
-_SNAPSHOT = int(Function.SNAPSHOT)
 _AUTH = int(Function.AUTH)
 
 
@@ -72,9 +72,14 @@ _AUTH = int(Function.AUTH)
 _READ: Final = Stage.READ
 _HANDLE: Final = Stage.HANDLE
 _ANSWERED: Final = Stage.ANSWERED
+_SHARED: Final = Stage.SHARED
+_IDLE: Final = Stage.IDLE
 
 _REPLIES_OWED = frozenset(range(Stage.LEFT, Stage.CLOSED))
 """Stages of a batch: no notification is sent between a request and its reply."""
+
+ALONE_MISSES_MAX = 6
+"""Misses from which on the distance to the next bulk of one grows no more: 64 requests."""
 
 
 class Session:
@@ -87,6 +92,8 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_abandoned",
+        "_alone_misses",
+        "_alone_skips",
         "_answered",
         "_answered_before",
         "_arrived",
@@ -181,6 +188,10 @@ class Session:
         """Bytes of the requests: as received; once decoded, with those of their objects."""
         self._held = 0
         """Bytes of the batch that the memory budget counts, while some of its requests wait."""
+        self._alone_misses = 0
+        """Bulks of one request that handled none, since the last that did."""
+        self._alone_skips = 0
+        """Requests that are handled without such a bulk."""
         self._bulk_from = 0
         """Index of the request from which on a bulk may be tried."""
         self._bulk_misses = 0
@@ -328,7 +339,7 @@ class Session:
             self.account.hold(-len(data))
             self.receive_data(data)
             return ADVANCE[self._stage](self, now)
-        self._stage = _READ
+        self._stage = _READ if self.partial_bytes or self.on_first_request is not None else _IDLE
         self.receiving_since = self._memory.now
         return RECEIVE
 
@@ -349,23 +360,68 @@ class Session:
         if self.on_first_request is not None or not together.takes(self, request):
             self._engine.store.work += BATCH_WORK + 1
             return False
-        self._engine.store.work += JOIN_WORK
-        self._turns.charge(self.share, REQUEST_WORK)
+        self._count_join()
         return True
 
-    def leave(self) -> None:
-        """Take back the request, which the shared batch has not handled: it is a batch of one."""
+    def offer(self, together: SharedBatch, request: Request, size: int, alone: bool) -> bool:
+        """Offer a request that was decoded natively to a shared batch; return whether it took it.
+
+        It stands for ``receive_data`` and ``join`` where the session is in the stage IDLE. Where it
+        refuses, nothing has changed that these would not change again.
+
+        Args:
+            together: The shared batch.
+            request: All that was received.
+            size: Its bytes.
+            alone: The client is alone in the round: ``count_alone`` or ``leave`` counts the work.
+        """
+        if not self._turns.admits(self.share, size // limits.READ_BYTES_A_UNIT):
+            return False
+        if not together.takes(self, request):
+            return False
+        if not alone:
+            self._count_join()
+        return True
+
+    def _count_join(self) -> None:
+        self._engine.store.work += JOIN_WORK
+        self._turns.charge(self.share, REQUEST_WORK)
+
+    def joins_alone(self) -> bool:
+        """Whether a bulk of one is worth a try: each miss doubles the requests without one."""
+        if self._alone_skips:
+            self._alone_skips -= 1
+            return False
+        return True
+
+    def leave(self, *, alone: bool = False) -> None:
+        """Take back the request, which the shared batch has not handled: it is a batch of one.
+
+        Args:
+            alone: Nothing was counted when it joined: the client is alone in the round.
+        """
         store = self._engine.store
+        if alone:
+            store.work += BATCH_WORK + 1
+            self._alone_misses = min(self._alone_misses + 1, ALONE_MISSES_MAX)
+            self._alone_skips = 1 << self._alone_misses
+            return
         # its client was charged with the request itself when it joined
         self._turns.begin_slice(self.share, REQUEST_WORK)
         store.work += BATCH_WORK + 1 - JOIN_WORK
+
+    def count_alone(self) -> None:
+        """Count the work of the request, whose client is alone: as much as without a batch."""
+        self._engine.store.work += BATCH_WORK + 1
+        self._turns.charge(self.share)
+        self._alone_misses = 0
 
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to the request that the shared batch handled."""
         self._left = None
         self._outbox.put(reply)
         self.mark = mark
-        self._stage = _ANSWERED
+        self._stage = _ANSWERED if self.partial_bytes or self._abandoned else _SHARED
 
     def _handle_left(self, now: int) -> Step:
         request, self._left = self._left, None
@@ -416,9 +472,9 @@ class Session:
                 self._answered += done
             else:
                 at += 1
-                if function == _SNAPSHOT:
+                if function >= BY_SERVER_FIRST and function in BY_SERVER:
                     self._at = at
-                    return self._commit(now, Stage.SNAPSHOT)
+                    return self._commit(now, Stage.BY_SERVER)
                 reply = handle(self, request, now)
                 if reply is None:
                     # a NEXT that waits for work
@@ -576,7 +632,7 @@ class Session:
         return self._handle_rest(now)
 
     def take_reply(self, reply: bytes) -> None:
-        """Take the reply for which RunScan or TakeSnapshot waited."""
+        """Take the reply for which RunScan or AskServer waited."""
         self._replies.append(reply)
         if isinstance(reply, DeliveringReply):
             self._deliveries.append(reply.jobs)
@@ -585,11 +641,12 @@ class Session:
         """Take note that the values of ReadValues were read, and of the reads that failed."""
         self._reads.unreadable.update(unreadable)
 
-    def _take_snapshot(self, _now: int) -> Step:
-        self._count_function(_SNAPSHOT)
+    def _ask_server(self, _now: int) -> Step:
+        request = self._requests[self._at - 1]
+        self._count_function(request.function)
         self._answered = 1
         self._stage = Stage.RESUME
-        return TakeSnapshot(self._requests[self._at - 1])
+        return AskServer(request)
 
     def _penalise(self, _now: int) -> Step:
         """Delay the reply, so that tokens cannot be guessed fast."""
@@ -662,7 +719,7 @@ class Session:
         False: ``next_step`` ends the turn.
         """
         if (
-            self._stage is not _ANSWERED
+            (self._stage is not _SHARED and self._stage is not _ANSWERED)
             or self._ended
             or self._connection.over
             or self._undecoded
@@ -670,7 +727,7 @@ class Session:
             or self._listeners
         ):
             return False
-        self._stage = _READ
+        self._stage = _READ if self.partial_bytes or self.on_first_request is not None else _IDLE
         self.partial_since = self.receiving_since = self._memory.now
         return True
 
@@ -738,6 +795,8 @@ class Session:
         """End the wait for the rest of a request: the next step sends an error, and closes."""
         self._connection.abandon(sentence, code)
         self._abandoned = True
+        if self._stage is _SHARED:
+            self._stage = _ANSWERED
         self.account.hold(-self.partial_bytes)
         self.partial_bytes = 0
 
@@ -769,6 +828,7 @@ class Session:
 
 ADVANCE: dict[int, Callable[[Session, int], Step]] = {
     Stage.READ: Session._read,
+    Stage.IDLE: Session._read,
     Stage.FLUSHED: Session._flushed,
     Stage.MATCHED: Session._receive,
     Stage.QUEUED: Session._wait_turn,
@@ -780,10 +840,11 @@ ADVANCE: dict[int, Callable[[Session, int], Step]] = {
     Stage.LONGER: Session._begin_longer,
     Stage.VALUES_READ: Session._handle_again,
     Stage.SCANNED: Session._end_longer,
-    Stage.SNAPSHOT: Session._take_snapshot,
+    Stage.BY_SERVER: Session._ask_server,
     Stage.REFUSED: Session._penalise,
     Stage.DELAYED: Session._refuse,
     Stage.ANSWERED: Session._end_turn,
+    Stage.SHARED: Session._end_turn,
     Stage.CLOSED: Session._close,
 }
 """Method that advances from each stage."""

@@ -25,37 +25,42 @@ class Stage(IntEnum):
 
     READ = 0
     """Take the requests that were decoded. If there are none: flush, or listen."""
-    FLUSHED = 1
+    IDLE = 1
+    """As READ, where no request was received in part, and the first one of the client is noted. The
+    session waits for RECEIVE."""
+    FLUSHED = 2
     """Listen to the client: all messages were sent."""
-    MATCHED = 2
+    MATCHED = 3
     """Receive: changes were matched with subscriptions."""
-    QUEUED = 3
+    QUEUED = 4
     """Wait for a turn: bytes were received when no turn was left."""
-    ADMITTED = 4
+    ADMITTED = 5
     """Decode these bytes, and read: the turn of the client has come."""
-    LEFT = 5
+    LEFT = 6
     """Handle the request that a shared batch was asked to take, as a batch of one."""
-    HANDLE = 6
+    HANDLE = 7
     """Begin a slice after other clients had their turn. Commit first if the log lacks room."""
-    RESUME = 7
+    RESUME = 8
     """Begin a slice after a commit, as soon as the log has room for the rest of the batch."""
-    YIELD = 8
+    YIELD = 9
     """Yield to other clients, as soon as the log has room for the rest of the batch."""
-    LONGER = 9
+    LONGER = 10
     """Run a scan or read values, as soon as the log has room for the rest of the batch."""
-    VALUES_READ = 10
+    VALUES_READ = 11
     """Handle the request again: its values were read."""
-    SCANNED = 11
+    SCANNED = 12
     """Handle the rest of the batch: the scan has replied."""
-    SNAPSHOT = 12
-    """Take a snapshot: the replies before it were sent."""
-    REFUSED = 13
+    BY_SERVER = 13
+    """Have the server carry out a request: the replies before it were sent."""
+    REFUSED = 14
     """Delay the reply to a failed AUTH."""
-    DELAYED = 14
+    DELAYED = 15
     """Send that reply, and resume."""
-    ANSWERED = 15
+    ANSWERED = 16
     """End the turn: all replies of the batch are durable."""
-    CLOSED = 16
+    SHARED = 17
+    """As ANSWERED, after the one request that a shared batch handled: IDLE follows."""
+    CLOSED = 18
     """Close: nothing is handled any more."""
 
 
@@ -118,13 +123,13 @@ class RunScan(NamedTuple):
     scan: Scan
 
 
-class TakeSnapshot(NamedTuple):
-    """Take a snapshot, and hand the reply to ``Session.take_reply``."""
+class AskServer(NamedTuple):
+    """Have the server carry out a request, and hand the reply to ``Session.take_reply``."""
 
     request: Request
 
 
-Step: TypeAlias = StepKind | WaitTurn | WaitRoom | ReadValues | RunScan | TakeSnapshot
+Step: TypeAlias = StepKind | WaitTurn | WaitRoom | ReadValues | RunScan | AskServer
 
 
 class ValueReads:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from fastjournal import _native
 from fastjournal.protocol import Request
 from fastjournald.admission.log_growth import WriterQueue
 from fastjournald.admission.memory_budget import MemoryBudget
@@ -44,14 +45,20 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     release_undelivered: Callable[[list[DeliveredJobs]], None]
 
 
+T = TypeVar("T")
+
+
 class Member(Hashable, Protocol):
     """Session of a client: the part that a shared batch uses."""
 
     def answer(self, reply: bytes, mark: int) -> None:
         """Take the reply to its request, which was handled."""
 
+    def count_alone(self) -> None:
+        """Count the work of its request, whose client is alone in the round."""
 
-class _Run:
+
+class Run:
     """Requests of one function."""
 
     __slots__ = ("grant", "members", "requests")
@@ -74,7 +81,8 @@ class SharedBatch:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._context = shared.engine.context
-        self._runs = {function: _Run() for function in BULK_HANDLERS}
+        self._value_size_max = self._context.settings.value_bytes_max + 1
+        self._runs = {int(function): Run() for function in BULK_HANDLERS}
 
     def takes(self, member: Member, request: Request) -> bool:
         """Take the request of a client, if a bulk may have it; return whether it did. O(1)."""
@@ -91,13 +99,48 @@ class SharedBatch:
         run.requests.append(request)
         return True
 
+    def take_received(
+        self,
+        clients: list[T],
+        received: list[bytes | int | None],
+        at: int,
+        unsettled: list[T],
+        *,
+        alone: bool = False,
+    ) -> int:
+        """Take the requests of clients natively, up to the first that is not plain; return it.
+
+        It is ``PolledTransport.receive`` for each, once the bytes were received.
+
+        Args:
+            clients: Connections of the poller.
+            received: What was received from each.
+            at: Index of the first.
+            unsettled: Gets the clients whose requests were taken.
+            alone: There is one client. It joins only natively: in Python a bulk of one is dearer
+                than a request alone.
+        """
+        rounds, shared = _native.rounds, self._shared
+        if rounds is None or shared.backpressure.closed or shared.memory.scarce:
+            return at
+        joined: int = rounds.join(
+            *(clients, received, at, self._runs, self),
+            *(shared.latencies.began, self._value_size_max, unsettled, alone),
+        )
+        return joined
+
     @property
     def waits(self) -> bool:
         """Whether any request was taken and not handled so far."""
         return any(run.requests for run in self._runs.values())
 
-    def carry_out(self, now: int) -> set[Member]:
-        """Handle the requests that were taken; return the members that keep theirs."""
+    def carry_out(self, now: int, *, alone: bool = False) -> set[Member]:
+        """Handle the requests that were taken; return the members that keep theirs.
+
+        Args:
+            now: The present.
+            alone: The client of the one request is alone in the round.
+        """
         left: set[Member] = set()
         for run in self._runs.values():
             if run.requests:
@@ -105,11 +148,11 @@ class SharedBatch:
                     # writers are slowed down since then: the sessions wait for room
                     left.update(run.members)
                 else:
-                    self._carry_out(run, now, left)
+                    self._carry_out(run, now, left, alone=alone)
                 run.members, run.requests, run.grant = [], [], None
         return left
 
-    def _carry_out(self, run: _Run, now: int, left: set[Member]) -> None:
+    def _carry_out(self, run: Run, now: int, left: set[Member], *, alone: bool) -> None:
         """Handle the requests of a run as bulks; add members that keep their request to ``left``.
 
         A bulk ends at a request that it cannot handle, and that member keeps it. After a bulk of
@@ -118,13 +161,13 @@ class SharedBatch:
         """
         members, requests = run.members, run.requests
         at, end, misses = 0, len(requests), 0
-        # a bulk of one is dearer than a request alone
-        while at < end - 1:
+        while at < end - (not alone):
             replies = self._shared.engine.handle_together(requests, run.grant, now, at)
+            self._answer(members, at, replies)
             mark = self._shared.log.appended
-            for member, reply in zip(members[at:], replies, strict=False):
-                member.answer(reply, mark)
             if replies:
+                if alone:
+                    members[at].count_alone()
                 latencies = self._shared.latencies
                 answered = mark, latencies.began, requests[at].function, len(replies)
                 latencies.answered.append(answered)
@@ -136,3 +179,11 @@ class SharedBatch:
         shared = self._shared
         if shared.engine.signals.bits or shared.log.appended >= shared.backpressure.look_at:
             shared.after_requests(now)
+
+    def _answer(self, members: list[Member], at: int, replies: list[bytes]) -> None:
+        """Hand the replies to the members from ``at`` on."""
+        rounds, mark, done = _native.rounds, self._shared.log.appended, 0
+        if rounds is not None:
+            done = rounds.answer(members, at, replies, mark, self._shared.memory)
+        for place in range(done, len(replies)):
+            members[at + place].answer(replies[place], mark)

@@ -37,10 +37,10 @@ from fastjournald.net.session_steps import (
     PASS_ON,
     PENALTY,
     RECEIVE,
+    AskServer,
     ReadValues,
     RunScan,
     Step,
-    TakeSnapshot,
     WaitRoom,
     WaitTurn,
 )
@@ -75,14 +75,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     run_scan: Callable[[Scan, Callable[[], bool], Callable[[], bool], Share], Awaitable[bytes]]
     """Returns the reply to a scan. The second argument returns whether the client is lost, the
     third whether it has ended its requests."""
-    take_snapshot: Callable[[Hashable, Request], Awaitable[bytes]]
-    """Returns the reply to a SNAPSHOT."""
+    carry_out: Callable[[Hashable, Request], Awaitable[bytes]]
+    """Returns the reply to a request that the engine does not carry out: SNAPSHOT, REMOTE."""
     wait_turn: Callable[[Share, int], Awaitable[None]]
     """Waits until a client may begin work of that size."""
     queue_up: Callable[[Share, Callable[[], object], int], QueuedClient]
     """The same by a call, without a task that waits. Then the turn budget must be asked."""
     pass_on: Callable[[Share], Awaitable[None]]
     """Yields to other clients, and waits for the next turn of this one."""
+    next_turn: Callable[[], None]
+    """Ends a turn and begins the next one, where no task has anything to do."""
     wait_matched: Callable[[], Awaitable[None]]
     """Waits while the queue of unmatched changes is full (backpressure)."""
     wait_notification_turn: Callable[[], Awaitable[None]]
@@ -156,8 +158,8 @@ class StepRunner:
                 session.take_reply(
                     await services.run_scan(scan, self._is_lost, self.has_hung_up, session.share)
                 )
-            case TakeSnapshot(request):
-                session.take_reply(await services.take_snapshot(session, request))
+            case AskServer(request):
+                session.take_reply(await services.carry_out(session, request))
             case _ if step is PASS_ON:
                 await services.pass_on(session.share)
             case _ if step is FLUSH:
@@ -232,7 +234,7 @@ class StepRunner:
 
     async def _send_settled(self) -> None:
         """Send the settled replies."""
-        session, writer = self.session, self.runtime.writer
+        session, commit = self.session, self.runtime.commit
         await self._begin_sending()
         try:
             if self.is_cut_off:
@@ -240,7 +242,7 @@ class StepRunner:
             if self.rest:
                 rest, self.rest = self.rest, b""
                 await self._send(rest)
-            while data := session.data_to_send(writer.settled, self.has_hung_up):
+            while data := session.data_to_send(commit.releasable(), self.has_hung_up):
                 await self._send(data)
         finally:
             self._end_sending()

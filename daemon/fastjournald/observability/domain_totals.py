@@ -18,7 +18,7 @@ import trio
 
 from fastjournal.limits import METRICS_DOMAINS_MAX, PAGE_DOMAINS_MAX
 from fastjournald.engine.engine import Engine
-from fastjournald.engine.handlers.stats import oldest_due
+from fastjournald.engine.handlers.stats import Oldest, oldest_in
 from fastjournald.tables.domain import Domain
 
 SLICE_SECONDS = 0.002
@@ -102,20 +102,28 @@ class Totals(msgspec.Struct):
 
     oldest_due_us: int | None = None
     """Instant at which the oldest due entry became due; None: none is due."""
+    oldest_asked_us: int | None = None
+    """Instant since which the oldest waiting entry is asked for; None: none waits."""
     largest: Top = msgspec.field(default_factory=lambda: Top(METRICS_DOMAINS_MAX))
     """Domains with most entries."""
 
-    def add(self, domain: Domain, oldest: int | None) -> None:
-        """Add one domain, and the instant at which its oldest due entry became due."""
-        if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
-            self.oldest_due_us = oldest
+    def add(self, domain: Domain, oldest: Oldest) -> None:
+        """Add one domain, and the instants of its oldest waiting entries."""
+        self.oldest_due_us = _earlier(self.oldest_due_us, oldest.due)
+        self.oldest_asked_us = _earlier(self.oldest_asked_us, oldest.asked)
         self.largest.add(domain.entries, domain.name)
 
 
-async def total(engine: Engine, slices: TimeSlices) -> Totals:
+def _earlier(instant: int | None, other: int | None) -> int | None:
+    if instant is None or other is None:
+        return other if instant is None else instant
+    return min(instant, other)
+
+
+async def total(engine: Engine, now: Callable[[], int], slices: TimeSlices) -> Totals:
     """Return the figures over all domains, computed in time slices."""
     totals = Totals()
     for domain in list(engine.store.scheduler.domains.values()):
-        totals.add(domain, oldest_due(domain))
+        totals.add(domain, oldest_in(domain, now()))
         await slices.give_way()
     return totals

@@ -2,8 +2,11 @@
 
 The parts of the daemon count, in plain integers; this module only reads. Figures over all domains
 are computed in time slices, so a million domains delay no request. Functions yield the metrics by
-subject: requests, connections, entries, log, archive, values, memory, event loop. Those of the
-process are in ``process_metrics``.
+subject: requests, connections, entries, jobs, log, archive, values, memory, event loop. Those of
+the process are in ``process_metrics``.
+
+The module has over 600 lines, because it is the one list of what the daemon exports: a metric is a
+few lines of name, text and source.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -24,9 +27,10 @@ from prometheus_client.registry import Collector
 from fastjournal.build_info import BuildInfo, build_info
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Function
+from fastjournal.remote.node import TAKEOVER_CAUSES
 from fastjournal.stderr_queue import bytes_waiting, lines_dropped
 from fastjournald.compaction.policy import excess
-from fastjournald.engine.handlers.stats import oldest_due
+from fastjournald.engine.handlers.stats import oldest_in
 from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.histogram import Histogram, Latencies
 from fastjournald.observability.domain_totals import SharedTotals, TimeSlices, Totals, total
@@ -37,6 +41,7 @@ from fastjournald.observability.process_metrics import (
     start_seconds,
 )
 from fastjournald.runtime import Runtime
+from fastjournald.tables.job_counts import JobCounts
 from fastjournald.tables.locks import LOCK_BYTES
 
 CONNECTION_BYTES = 6_000
@@ -53,14 +58,14 @@ class Metrics(Collector):
 
     def __init__(self, runtime: Runtime, one_at_a_time: trio.Lock | None = None) -> None:
         self._runtime = runtime
-        self._shared_totals = SharedTotals(partial(total, runtime.engine))
+        self._shared_totals = SharedTotals(partial(total, runtime.engine, runtime.clock.now_us))
         self._totals = Totals()
         self._labels: dict[bytes, str] = {}
-        """By name of a domain, for those of the totals."""
+        """By name of a domain."""
+        self._domains: list[bytes] = []
+        """Domains with series of their own."""
         self._one_at_a_time = one_at_a_time or trio.Lock()
         self._process_figures: ProcessFigures | None = None
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
         self._process_started = start_seconds()
 
     async def text(self) -> bytes:
@@ -69,9 +74,16 @@ class Metrics(Collector):
             self._totals = await self._shared_totals.get()
             self._process_figures = await trio.to_thread.run_sync(process_figures)
             pairs = self._runtime.engine.counters.replaced
-            names = {name for pair in pairs for name in pair}.union(self._totals.largest.names())
+            self._domains = self._domains_apart()
+            names = {name for pair in pairs for name in pair}.union(self._domains)
             self._labels = await _labels(names)
-            return generate_latest(self._registry)
+            return await metrics_text(self.collect())
+
+    def _domains_apart(self) -> list[bytes]:
+        """Return the domains with series of their own, those with most entries first."""
+        scheduler = self._runtime.engine.store.scheduler
+        most = scheduler.job_counts.most(METRICS_DOMAINS_MAX)
+        return list(dict.fromkeys([*self._totals.largest.names(), *most]))
 
     def collect(self) -> Iterator[Metric]:
         """Yield every figure."""
@@ -79,9 +91,13 @@ class Metrics(Collector):
         gauges = runtime.engine.context.gauges(runtime.clock.now_us())
         yield from self._requests()
         yield from self._connections(gauges)
-        yield from entry_metrics(runtime, self._totals, self._labels)
+        yield from entry_metrics(runtime, self._totals)
+        labels = {name: self._labels[name] for name in self._domains}
+        yield from domain_metrics(runtime, labels)
+        yield from job_metrics(runtime, labels)
         yield from log_metrics(runtime, gauges)
         yield from archive_metrics(runtime)
+        yield from remote_metrics(runtime)
         yield from value_metrics(runtime)
         yield from self._memory(gauges)
         yield from self._event_loop(gauges)
@@ -247,11 +263,40 @@ class Metrics(Collector):
         )
         build = GaugeMetricFamily(
             "fastjournal_build_info",
-            "1, with the version and commit of fastjournal, and the version of Python.",
+            "1, with version, commit and Python of fastjournal, and whether native leaves run.",
             labels=list(BuildInfo._fields),
         )
         build.add_metric(list(build_info()), 1)
         yield build
+
+
+class _Family(Collector):
+    """One metric, or some series of it.
+
+    Args:
+        metric: The metric.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield it."""
+        yield self._metric
+
+
+async def metrics_text(metrics: Iterable[Metric]) -> bytes:
+    """Return metrics as text, a slice at a time; successive ones of one name share its head."""
+    parts: list[bytes] = []
+    last, slices = "", TimeSlices()
+    for metric in metrics:
+        text = generate_latest(_Family(metric))
+        if metric.name == last:
+            _help, _type, text = text.split(b"\n", 2)
+        last = metric.name
+        parts.append(text)
+        await slices.give_way()
+    return b"".join(parts)
 
 
 async def _labels(names: Iterable[bytes]) -> dict[bytes, str]:
@@ -266,15 +311,12 @@ async def _labels(names: Iterable[bytes]) -> dict[bytes, str]:
 # --- by subject ---------------------------------------------------------------------------------
 
 
-def entry_metrics(
-    runtime: Runtime, totals: Totals, labels: Mapping[bytes, str]
-) -> Iterator[Metric]:
-    """Yield metrics of entries, domains and leases.
+def entry_metrics(runtime: Runtime, totals: Totals) -> Iterator[Metric]:
+    """Yield metrics of entries and domains.
 
     Args:
         runtime: The daemon's parts.
         totals: Figures of all domains.
-        labels: Names of the largest domains as text.
     """
     store = runtime.engine.store
     entries = GaugeMetricFamily(
@@ -295,7 +337,12 @@ def entry_metrics(
     yield GaugeMetricFamily(
         "fastjournal_paused_domains",
         "Paused domains, with entries or without.",
-        len(store.rules.pauses),
+        store.rules.pauses.domains,
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_all_paused",
+        "1 while PAUSE stops the deliveries of all domains.",
+        int(store.rules.pauses.everything_until > 0),
     )
     now = runtime.clock.now_us()
     yield GaugeMetricFamily(
@@ -303,46 +350,111 @@ def entry_metrics(
         "Time since the oldest unleased entry became due; 0: none is due.",
         _age(totals.oldest_due_us, now),
     )
-    yield from _domain_metrics(runtime, totals, labels, now)
-    yield CounterMetricFamily(
-        "fastjournal_leases_lost",
-        "Leases that ended by time, without completion or release.",
-        store.leases.lost,
+    yield GaugeMetricFamily(
+        "fastjournal_oldest_waiting_seconds",
+        "Time since the oldest waiting entry was asked for, failed or not; 0: none waits.",
+        _age(totals.oldest_asked_us, now),
     )
     yield GaugeMetricFamily(
         "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
     )
 
 
-def _domain_metrics(
-    runtime: Runtime, totals: Totals, labels: Mapping[bytes, str], now: int
-) -> Iterator[Metric]:
-    """Yield gauges of the domains with most entries only: each is a time series of Prometheus."""
+def domain_metrics(runtime: Runtime, labels: Mapping[bytes, str]) -> Iterator[Metric]:
+    """Yield gauges of some domains only: each is a time series of Prometheus.
+
+    Args:
+        runtime: The daemon's parts.
+        labels: Names of these domains as text.
+    """
     domains = runtime.engine.store.scheduler.domains
+    now = runtime.clock.now_us()
     gauges = [
-        GaugeMetricFamily(
-            f"fastjournal_domain_{name}",
-            f"{text}, of the {METRICS_DOMAINS_MAX} domains with most entries.",
-            labels=["domain"],
-        )
+        GaugeMetricFamily(f"fastjournal_domain_{name}", f"{text}, by domain.", labels=["domain"])
         for name, text in (
             ("waiting_entries", "Entries due or delayed"),
+            ("due_entries", "Entries that NEXT may deliver now"),
             ("worked_on_entries", "Leased entries"),
             ("buried_entries", "Dead letters"),
+            ("paused", "1 while the domain is paused, else 0"),
             ("oldest_due_seconds", "Time since the oldest entry became due; 0: none is due"),
+            ("oldest_waiting_seconds", "Time since the oldest waiting entry was asked for; or 0"),
         )
     ]
-    for name in totals.largest.names():
+    for name, label in labels.items():
         domain = domains.get(name)
         # a domain that was removed since then is empty
-        figures: tuple[float, ...] = (0, 0, 0, 0)
+        figures: tuple[float, ...] = (0, 0, 0, 0, 0, 0, 0)
         if domain is not None:
-            waiting = len(domain.ready) + len(domain.delayed)
-            age = _age(oldest_due(domain), now)
-            figures = (waiting, domain.worked_on, domain.buried, age)
+            due = len(domain.ready)
+            oldest = oldest_in(domain, now)
+            ages = _age(oldest.due, now), _age(oldest.asked, now)
+            paused = domain.paused_until > now
+            waiting = due + len(domain.delayed)
+            figures = (waiting, due, domain.worked_on, domain.buried, paused, *ages)
         for gauge, figure in zip(gauges, figures, strict=True):
-            gauge.add_metric([labels[name]], figure)
+            gauge.add_metric([label], figure)
     yield from gauges
+
+
+_OUTCOMES = (
+    ("jobs_completed", "Jobs that their worker completed, or that NEXT popped"),
+    ("attempts_failed", "Attempts that a worker ended with an error"),
+    ("leases_lost", "Leases that ended by time, without completion or release"),
+    ("jobs_buried", "Jobs that became dead letters"),
+)
+
+
+def job_metrics(runtime: Runtime, labels: Mapping[bytes, str]) -> Iterator[Metric]:
+    """Yield what became of jobs, and how long they waited and ran: of all, and of some domains."""
+    store = runtime.engine.store
+    table = store.scheduler.job_counts
+    total = table.total()
+    apart = [(label, table.by_domain.get(name) or JobCounts()) for name, label in labels.items()]
+    for name, text in _OUTCOMES:
+        # plain entries are no jobs, but their leases end as well
+        count = store.leases.lost if name == "leases_lost" else _outcome(total, name)
+        yield CounterMetricFamily(f"fastjournal_{name}", f"{text}.", count)
+        yield labelled_counter(
+            f"fastjournal_domain_{name}",
+            f"{text}, by domain.",
+            ["domain"],
+            (((label,), _outcome(counts, name)) for label, counts in apart),
+        )
+    for name, text in (
+        ("waited", "time from due to delivery"),
+        ("run", "time from delivery to completion"),
+    ):
+        of_all = _buckets_and_sum(total, name)
+        text = f"Histogram of the {text}"
+        yield HistogramMetricFamily(f"fastjournal_job_{name}_seconds", f"{text}.", *of_all)
+        for label, counts in apart or ((None, total),):
+            # one at a time: a name of 4 KiB in fourteen series takes more than a millisecond
+            family = HistogramMetricFamily(
+                f"fastjournal_domain_job_{name}_seconds", f"{text}, by domain.", labels=["domain"]
+            )
+            if label is not None:
+                family.add_metric([label], *_buckets_and_sum(counts, name))
+            yield family
+
+
+def _outcome(counts: JobCounts, name: str) -> int:
+    return {
+        "jobs_completed": counts.completed,
+        "attempts_failed": counts.attempts_failed,
+        "leases_lost": counts.leases_lost,
+        "jobs_buried": counts.buried,
+    }[name]
+
+
+_JOB_BUCKETS_STEP = 3
+"""Every third power of two is a bound: each is a time series for each domain."""
+
+
+def _buckets_and_sum(counts: JobCounts, name: str) -> tuple[list[tuple[str, float]], float]:
+    values = counts.waited_us if name == "waited" else counts.run_us
+    *bounded, above = _buckets(values, 1e-6)
+    return [*bounded[::_JOB_BUCKETS_STEP], above], values.total * 1e-6
 
 
 def value_metrics(runtime: Runtime) -> Iterator[Metric]:
@@ -496,6 +608,70 @@ def archive_metrics(runtime: Runtime) -> Iterator[Metric]:
         ("failures", "Attempts to link or remove that failed.", archive.failures),
     ):
         yield CounterMetricFamily(f"fastjournal_archive_{name}", text, value)
+
+
+def remote_metrics(runtime: Runtime) -> Iterator[Metric]:
+    """Yield metrics of the remote log; none without one."""
+    remote, counters = runtime.remote, runtime.counters
+    if remote is None:
+        return
+    yield from role_metrics("primary", remote.epoch, remote.lag_us, remote.primary.cause)
+    yield GaugeMetricFamily(
+        "fastjournal_remote_lag_bytes", "Bytes of the log that are not stored.", remote.lag_bytes
+    )
+    yield histogram(
+        "fastjournal_remote_request_seconds",
+        "Histogram of the duration of a request that stores a chunk.",
+        remote.request_us,
+        1e-6,
+    )
+    yield labelled_counter(
+        "fastjournal_remote_requests",
+        "Requests of the object store, by kind and result: ok, unavailable or refused.",
+        ["kind", "result"],
+        sorted(remote.requests.items()),
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_remote_checkpoint_age_seconds",
+        "Time since the newest checkpoint.",
+        max(0, runtime.clock.now_us() - counters.checkpoint_us) / 1e6,
+    )
+    yield CounterMetricFamily(
+        "fastjournal_remote_segments_missing",
+        "Segments that were missing in the object store, and were uploaded again.",
+        counters.segments_missing,
+    )
+
+
+def role_metrics(role: str, epoch: int, lag_us: int, cause: str = "") -> Iterator[Metric]:
+    """Yield the metrics that a primary and a standby have.
+
+    Args:
+        role: ``primary`` or ``standby``.
+        epoch: Newest epoch that is known.
+        lag_us: Age of the oldest change that is not stored, or of what a standby has read.
+        cause: Why this process took over; empty: it has not.
+    """
+    roles = GaugeMetricFamily(
+        "fastjournal_remote_role", "1 for the role of this node, else 0.", labels=["role"]
+    )
+    for name in ("primary", "standby"):
+        roles.add_metric([name], int(name == role))
+    yield roles
+    yield GaugeMetricFamily(
+        "fastjournal_remote_epoch", "Newest epoch of the remote log; 0: none is known.", epoch
+    )
+    yield GaugeMetricFamily(
+        "fastjournal_remote_lag_seconds",
+        "Age of the oldest change that is not stored; of a standby: of what it has read.",
+        lag_us / 1e6,
+    )
+    yield labelled_counter(
+        "fastjournal_remote_takeovers",
+        "Takeovers by this process, by cause: restart, seal of another node, or its silence.",
+        ["cause"],
+        (((name,), int(name == cause)) for name in TAKEOVER_CAUSES),
+    )
 
 
 # --- labels and histograms ----------------------------------------------------------------------

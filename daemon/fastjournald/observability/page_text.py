@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from base64 import b64encode
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote, quote_from_bytes
 
-from fastjournal.limits import PAGE_TEXT_MAX
+from fastjournal.client.core.delivery_reasons import error_line
+from fastjournal.keys import shown_domain
+from fastjournal.limits import INSTANT_US_MAX, PAGE_TEXT_MAX
 from fastjournal.printable import safe_text
 from fastjournal.time_texts import format_duration, format_instant, format_relative
 
@@ -49,6 +51,19 @@ def short(data: bytes | None) -> str:
     return text if len(text) <= PAGE_TEXT_MAX else f"{text[: PAGE_TEXT_MAX - 1]}…"
 
 
+def line(data: bytes | None) -> str:
+    """Return the line of an error that tells most, for a table; its blanks are one each."""
+    text = error_line((data or b"").decode("utf-8", "backslashreplace"))
+    text = safe_text(" ".join(text.split()))
+    return text if len(text) <= PAGE_TEXT_MAX else f"{text[: PAGE_TEXT_MAX - 1]}…"
+
+
+def lines(data: bytes | None) -> str:
+    """Return an error with its lines; all other characters that are unseen are escaped."""
+    text = (data or b"").decode("utf-8", "backslashreplace").replace("\t", "    ")
+    return "\n".join(map(safe_text, text.rstrip().split("\n")))
+
+
 def explain_command(key: bytes) -> str:
     """Return the command that explains an entry, to be copied into a shell."""
     text = typed(key)
@@ -74,9 +89,25 @@ def duration(length_us: int) -> str:
 
 def relative(instant: int, now: int) -> str:
     """Return an instant relative to now; 0: a dash."""
+    if instant > INSTANT_US_MAX:
+        return "when it is resumed"
     return format_relative(instant, now) if instant else "-"
+
+
+def kept(text: str) -> str:
+    """Return a text for the query of a link."""
+    return quote(text, safe="")
+
+
+def served(name: bytes) -> str:
+    """Return the domains for which a worker waits; a prefix of them ends in ``:``."""
+    if name.endswith(b":"):
+        return f"those that begin with {short(name[:-1])}"
+    return short(shown_domain(name)) if name else "any domain"
 
 
 def utc(instant: int) -> str:
     """Return an instant in UTC, to the second; 0: a dash."""
+    if instant > INSTANT_US_MAX:
+        return "it is resumed"
     return format_instant(instant // SECOND_US * SECOND_US) if instant else "-"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import repeat
 from typing import NamedTuple
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.endings import LEASED_BYTES, UNKNOWN, pack_ending
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, PRIORITY_AT, unpack_record
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -199,6 +200,11 @@ class _Loading:
         """Return where the entries of some keys go."""
         known = self._queues
         queues: list[_Queue] = []
+        if _native.leaves is not None:
+            queues = _native.leaves.find_queues(known, keys)
+            if None not in queues:
+                return queues
+            queues = []
         for key in keys:
             # a canonical key that begins like one before it need not be taken apart
             at = key.find(b":", key.find(b":") + 1) + 1
@@ -264,9 +270,13 @@ class _Loading:
             self._expiry.append((more.expires, entry.key))
         if more.reason is not None:
             store.scheduler.bury(entry, more.reason, LOAD)
-        elif not entry.journal:
+            return
+        if not entry.journal:
             entry.move_to(_PLAIN, LOAD)
-        elif entry.not_before <= self._now:
+            return
+        if more.due:
+            store.scheduler.note_requeued(entry)
+        if entry.not_before <= self._now:
             entry.move_to(_READY, LOAD)
             queue.ready.append(entry)
         else:

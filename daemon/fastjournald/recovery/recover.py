@@ -137,6 +137,7 @@ def recover_engine(
     seed: bytes,
     on_progress: Callable[[Progress], None] | None = None,
     worker: bool = False,
+    listed: bool = False,
 ) -> tuple[Engine, LogWriter]:
     """Replay the log, and open it for appending.
 
@@ -148,17 +149,20 @@ def recover_engine(
         seed: 8 random bytes, for job ids.
         on_progress: Called now and then.
         worker: Whether a process may read segments ahead, which finds the log on the real disk.
+        listed: A remote log has checked the segments: records that say otherwise do not count. The
+            log goes on in a new segment.
 
     Raises:
         LogCorruptError: Damage inside the log, and no ``repair``; nothing was changed.
         LogFailedError: The disk failed.
     """
     started_us = clock.monotonic_us()
-    recovered = _replay(disk, config, settings, clock.now_us(), on_progress, worker=worker)
+    now_us = clock.now_us()
+    recovered = _replay(disk, config, settings, now_us, on_progress, worker=worker, listed=listed)
     state = recovered.state
     _report(recovered)
     # the first record of a new segment has the highest numbers so far
-    anew = _number_foreign(state) or bool(config.archive_dir)
+    anew = _number_foreign(state) or bool(config.archive_dir) or listed
     active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered, anew=anew)
     engine = load_engine(state, settings, _too_early, seed=seed, now=clock.now_us())
     writer = LogWriter(
@@ -198,6 +202,7 @@ def _replay(
     on_progress: Callable[[Progress], None] | None,
     *,
     worker: bool,
+    listed: bool = False,
 ) -> Recovered:
     return recover(
         disk,
@@ -210,7 +215,22 @@ def _replay(
         limit=value_limit(settings),
         on_progress=on_progress,
         start_packer=partial(start_scan_worker, config.cmdlog_path) if worker else None,
+        listed=listed,
     )
+
+
+def make_whole(
+    disk: Disk, config: Config, settings: Settings, clock: SteadyClock
+) -> list[SegmentInfo]:
+    """Cut a torn tail of the log, and return its segments.
+
+    Raises:
+        LogCorruptError: Damage inside the log.
+        LogFailedError: The disk failed.
+    """
+    recovered = _replay(disk, config, settings, clock.now_us(), None, worker=False)
+    _report(recovered)
+    return [*recovered.sealed, *([recovered.active] if recovered.active else [])]
 
 
 def _segments_to_go_on(

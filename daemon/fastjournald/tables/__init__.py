@@ -6,6 +6,7 @@ domain                     ready, delayed and buried entries of a domain; order 
 scheduler                  entries into the queues of their domain and out of them
 leases, lease_holders, locks   what ends by time, or with its connection
 domain_rules, domain_limits    pauses and limits of domains
+job_counts                 what became of the jobs of each domain, for metrics
 signals                    what the engine asks of the tasks
 value_cache                which values are in memory (LRU)
 sorted_entries, interval_index      the data structures of our own

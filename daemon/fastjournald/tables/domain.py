@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sortedcontainers import SortedList
 
@@ -26,6 +26,13 @@ NEVER = 2**64
 
 _Entry: TypeAlias = Any
 """``tables.entry.Entry``; not imported here, because it imports this module."""
+_JobCounts: TypeAlias = Any
+"""``tables.job_counts.JobCounts`` or None, in the same way."""
+
+
+_NO_ENDS: Final = SortedList()
+_NO_GROUPS: Final[dict[int, dict[bytes, _Entry]]] = {}
+"""Shared by all that have no lease, and empty."""
 
 
 class Leases:
@@ -34,18 +41,25 @@ class Leases:
     __slots__ = ("_ends", "_groups")
 
     def __init__(self) -> None:
-        self._groups: dict[int, dict[bytes, _Entry]] = {}
-        self._ends: SortedList = SortedList()
+        self._groups = _NO_GROUPS
+        self._ends = _NO_ENDS
+        """Both its own from the first lease on: many domains have none, and they are large."""
 
     def add(self, until: int, entry: _Entry) -> bool:
         """Add an entry; return whether it is the first with this end. O(1) for all others."""
         group = self._groups.get(until)
         if group is None:
+            if self._ends is _NO_ENDS:
+                self._groups, self._ends = {}, SortedList()
             self._groups[until] = {entry.key: entry}
             self._ends.add(until)
             return True
         group[entry.key] = entry
         return False
+
+    def group(self, until: int) -> dict[bytes, _Entry]:
+        """Return the entries with this end by their keys, to add more. There must be one. O(1)."""
+        return self._groups[until]
 
     def discard(self, until: int, entry: _Entry) -> bool:
         """Remove an entry; return whether it was the last with this end. O(1) for all others."""
@@ -89,8 +103,9 @@ class Domain:
     """Queue of the journal entries of one domain, by state."""
 
     __slots__ = (
-        *("buried", "buried_order", "delayed", "entries", "delivered_at", "has_ready", "held"),
-        *("leases", "limit", "name", "paused_until", "ready", "superseded", "waits_until", "wake"),
+        *("buried", "buried_order", "counts", "delayed", "entries", "delivered_at", "has_ready"),
+        *("held", "job_header", "leases", "limit", "name", "paused_until", "ready", "requeued"),
+        *("superseded", "waits_until", "wake"),
     )
 
     def __init__(self, name: bytes) -> None:
@@ -105,6 +120,12 @@ class Domain:
         self.buried = 0
         self.buried_order = NO_ENTRIES
         """Buried journal entries in queue order; created with the first one."""
+        self.counts: _JobCounts = None
+        """What it adds to: its own counts, or those that further domains share; None: to be asked
+        for (``job_counts``)."""
+        self.requeued: SortedList | None = None
+        """Waiting entries that were leased before: instant since which each is asked for, and key.
+        Their due time does not tell. None: there are none."""
         self.wake = NEVER
         """Key of this domain in the timer queue."""
         self.paused_until = 0
@@ -117,6 +138,8 @@ class Domain:
         """End of the interval after the last delivery, while it runs; else 0."""
         self.superseded: Leases | None = None
         """Leases of its superseded entries, which count for its limits; None: there are none."""
+        self.job_header = b""
+        """Start of the header of its jobs in the log; empty before the first one."""
         self.held = False
         """Paused or at its limit, and so in the table of held domains."""
 
@@ -311,15 +334,15 @@ class NewlyReady:
         self.domains.clear()
 
 
-class SortedTurns(OrderedDict[bytes, Domain]):
-    """Round robin with an index of its names, which costs O(log n) for each change."""
+class Turns(OrderedDict[bytes, Domain]):
+    """Domains in their order of turns, by name."""
 
-    def __init__(self, turns: OrderedDict[bytes, Domain]) -> None:
-        self.names: SortedList = SortedList(turns)
-        """In their order as bytes."""
-        super().__init__()
-        for name, domain in turns.items():
-            super().__setitem__(name, domain)
+
+class SortedTurns(Turns):
+    """The same with an index of the names, which costs O(log n) for each change."""
+
+    names: SortedList
+    """In their order as bytes."""
 
     def __setitem__(self, name: bytes, domain: Domain) -> None:
         if name not in self:
@@ -341,7 +364,7 @@ class RoundRobin:
     __slots__ = ("held", "newly_ready", "turns", "wakes")
 
     def __init__(self, signals: Signals) -> None:
-        self.turns: OrderedDict[bytes, Domain] = OrderedDict()
+        self.turns = Turns()
         """Domains with ready entries that are not held, by name; the first is the next."""
         self.wakes = WakeIndex()
         """Timer queue: the next end of a delay or lease of each domain that is not held."""
@@ -368,11 +391,37 @@ class RoundRobin:
         else:
             del self.turns[domain.name]
 
+    def serve_again(self) -> None:
+        """Have waiting requests served from all domains: deliveries were stopped. O(turns)."""
+        if self.newly_ready.wanted:
+            self.newly_ready.domains.clear()
+            self.newly_ready.note(*self.turns.values())
+
+    @property
     def ready_names(self) -> SortedList:
-        """Return the names of ``turns`` in order. The index is kept from the first call on."""
-        if not isinstance(self.turns, SortedTurns):
-            self.turns = SortedTurns(self.turns)
-        return self.turns.names
+        """Names of ``turns`` in order, after ``sort_turns``."""
+        turns = self.turns
+        assert isinstance(turns, SortedTurns)
+        return turns.names
+
+    def sort_turns(self, names: SortedList) -> int:
+        """Keep an index of the names of ``turns`` from now on.
+
+        Args:
+            names: Names of all domains, in order. To sort those of a million anew takes seconds.
+
+        Returns:
+            How many were examined; 0: the index is kept already.
+        """
+        turns = self.turns
+        if isinstance(turns, SortedTurns):
+            return 0
+        index = SortedList(filter(turns.__contains__, names))
+        # in place: a copy of a million entries takes seconds
+        turns.__class__ = SortedTurns
+        assert isinstance(turns, SortedTurns)
+        turns.names = index
+        return len(names)
 
     def refresh(self, domain: Domain) -> None:
         """Update the timer queue after the next delay or lease of a domain changed."""

@@ -35,7 +35,7 @@ class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_us: int = 0
     """Length of a lease if the request names none."""
     attempts: int = 0
-    """Failed attempts after which an entry is buried."""
+    """Failed attempts after which an entry is buried; -1: never."""
 
     @classmethod
     def from_record(cls, record: Limit) -> Self:
@@ -179,8 +179,12 @@ class DomainLimits:
         self.interval_bytes -= INTERVAL_BYTES + len(name)
 
 
+EVERYTHING = b""
+"""Name under which the pause of everything stands among those of domains."""
+
+
 class Pauses:
-    """Pauses by domain, also of domains without entries."""
+    """Pauses by domain, also of domains without entries; and the pause of everything."""
 
     __slots__ = ("_ends", "bytes", "ends")
 
@@ -200,6 +204,16 @@ class Pauses:
     def __iter__(self) -> Iterator[tuple[bytes, int]]:
         """Names and ends, in no particular order."""
         return iter(self.ends.items())
+
+    @property
+    def domains(self) -> int:
+        """Number of paused domains, without the pause of everything. O(1)."""
+        return len(self.ends) - (EVERYTHING in self.ends)
+
+    @property
+    def everything_until(self) -> int:
+        """End of the pause of everything; 0: there is none. O(1)."""
+        return self.ends.get(EVERYTHING, 0)
 
     def until(self, name: bytes) -> int:
         """Return when the pause of a domain ends; 0: it is not paused. O(1)."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fastjournal.limits import INTERVALS_BYTES_MAX, INTERVALS_MAX
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.domain_limits import DomainLimit, moved
+from fastjournald.tables.domain_limits import EVERYTHING, DomainLimit, moved
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
@@ -33,7 +33,7 @@ class DomainRules:
     # --- pauses ---------------------------------------------------------------------------------
 
     def pause(self, name: bytes, until: int) -> None:
-        """Pause a domain: NEXT delivers nothing of it until that instant."""
+        """Pause a domain, or ``EVERYTHING``: NEXT delivers nothing of it until that instant."""
         self._scheduler.note_name(name)
         self.pauses.put(name, until)
         self._signals.wake_at(until)
@@ -43,8 +43,10 @@ class DomainRules:
             self._scheduler.round_robin.hold_or_free(domain)
 
     def resume(self, name: bytes) -> None:
-        """End the pause of a domain: it has its turn after all others."""
+        """End the pause of a domain, which has its turn after all others, or of ``EVERYTHING``."""
         self.pauses.discard(name)
+        if name == EVERYTHING:
+            self._scheduler.round_robin.serve_again()
         self._scheduler.drop_name(name)
         domain = self._scheduler.domains.get(name)
         if domain is not None:
@@ -118,7 +120,7 @@ class DomainRules:
         """Load pauses and limits by domain, before there are entries. O(n log n)."""
         self.pauses.load(pauses.items())
         self.limits.load(limits.items())
-        self._scheduler.names.update({*pauses, *limits})
+        self._scheduler.names.update({*pauses, *limits} - {EVERYTHING})
 
     def restore_delivery(self, name: bytes, delivered_at: int, now: int) -> None:
         """Restore from the log the instant of a domain's last delivery.

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast, final
 
 import msgspec
 
@@ -125,6 +125,7 @@ _pack_instant = Struct(">Q").pack
 _PERSISTENT, _LOCKED, _BURIED_BIT, _JOURNAL, _PAUSED = (int(bit) for bit in State)
 
 
+@final
 class Cold(msgspec.Struct, frozen=True, gc=False):
     """Evicted value: it is only on disk."""
 
@@ -351,7 +352,7 @@ class Entry(Packed, eq=False, gc=False):
         A request needs the value if ``data`` is not 0, or if it leases the entry for the 256th
         time: that attempt is of a new job in the workq log.
         """
-        return isinstance(self.value, Cold) and (
+        return type(self.value) is Cold and (
             bool(data) or (leases and self.extra.starts >= workq.ATTEMPTS_MAX)
         )
 

@@ -356,9 +356,9 @@ class KeyIndex:
         block = self._blocks[place]
         size = len(block) // (2 * len(block) // BLOCK_KEYS_MAX) + 1
         cuts = range(size, len(block), size)
-        self._blocks[place + 1 : place + 1] = [block[at : at + size] for at in cuts]
+        # new lists: the large one would keep its memory for as many keys as it had
+        self._blocks[place : place + 1] = [block[at : at + size] for at in (0, *cuts)]
         self._firsts[place + 1 : place + 1] = [block[at] for at in cuts]
-        del block[size:]
 
     def _join(self, place: int) -> None:
         """Join a small block with the next one, if both together are at most half a block."""

@@ -4,7 +4,7 @@ A growing dict is rehashed in one step, 25 ms at a million keys. So the table is
 of one of 256 shards takes 0.1 ms. No other module depends on the shards.
 
 A tombstone is a deleted key with the time of its deletion. Tombstones are bounded in time, number
-and bytes.
+and bytes. ``TakenUris`` knows of the latest ones which job of another domain has the URI now.
 
 n is the number of keys; every operation is O(1) for a key unless it says otherwise.
 """
@@ -14,8 +14,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
-from fastjournal.limits import FRESH_KEYS_MAX, GONE_KEYS_MAX, TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
+from fastjournal import _native
+from fastjournal.limits import (
+    FRESH_KEYS_MAX,
+    GONE_KEYS_MAX,
+    TAKEN_URI_BYTES,
+    TAKEN_URIS_BYTES_MAX,
+    TOMBSTONE_BYTES,
+    TOMBSTONES_BYTES_MAX,
+)
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import KEYS, Signals
@@ -181,6 +190,55 @@ PARTS = 256
 """Parts of the table for a walk over all entries."""
 
 
+class TakenUri(NamedTuple):
+    """URI of a waiting job that a job of another domain took."""
+
+    uri: bytes
+    key: bytes
+    """Key of the job that took it."""
+    taken_us: int
+
+
+class TakenUris:
+    """The latest jobs that gave way, by their URI, to a job of another domain; in memory only.
+
+    They explain where a job is, and are bounded in bytes; the oldest are dropped first.
+    """
+
+    __slots__ = ("_by_key", "_last", "bytes")
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[bytes, TakenUri] = OrderedDict()
+        self._last: dict[bytes, bytes] = {}
+        """URI to the key of the job that lost it last."""
+        self.bytes = 0
+
+    def add(self, key: bytes, uri: bytes, by: bytes, now: int) -> None:
+        """Note that a job lost its URI to another one. O(1)."""
+        if key in self._by_key:
+            self._discard(key)
+        self._by_key[key] = TakenUri(uri, by, now)
+        self._last[uri] = key
+        self.bytes += TAKEN_URI_BYTES + len(key) + len(uri) + len(by)
+        while self.bytes > TAKEN_URIS_BYTES_MAX:
+            self._discard(next(iter(self._by_key)))
+
+    def _discard(self, key: bytes) -> None:
+        uri, by, _ = self._by_key.pop(key)
+        self.bytes -= TAKEN_URI_BYTES + len(key) + len(uri) + len(by)
+        if self._last.get(uri) == key:
+            del self._last[uri]
+
+    def of(self, key: bytes) -> TakenUri | None:
+        """Return which job took the URI of the job that had this key. O(1)."""
+        return self._by_key.get(key)
+
+    def last_of(self, uri: bytes) -> tuple[bytes, TakenUri] | None:
+        """Return the key of the job that lost a URI last, and which one took it. O(1)."""
+        key = self._last.get(uri)
+        return None if key is None else (key, self._by_key[key])
+
+
 class KeyTable:
     """Entries by each of their keys: the primary key, the URI and links.
 
@@ -229,11 +287,14 @@ class KeyTable:
             if len(fresh) > FRESH_KEYS_MAX:
                 self._signals.bits |= KEYS
 
-    def add_keys(self, keys: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Add keys and their entries, in parallel sequences (bulk insert)."""
+    def add_keys(self, keys: list[bytes], entries: list[Entry]) -> None:
+        """Add keys and their entries, in parallel lists (bulk insert)."""
         shards = self._shards
-        for key, entry in zip(keys, entries, strict=True):
-            shards[hash(key) & 255][key] = entry
+        if _native.leaves is not None:
+            _native.leaves.put_keys(shards, keys, entries)
+        else:
+            for key, entry in zip(keys, entries, strict=True):
+                shards[hash(key) & 255][key] = entry
         if self.index is not None:
             self.index.pending += keys
 

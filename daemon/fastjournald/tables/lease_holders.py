@@ -24,6 +24,8 @@ class LeaseHolder(msgspec.Struct, eq=False, gc=False):
     """None: the connection has ended, and its leases continue."""
     number: int = 0
     """Number of its leased entries."""
+    asked: tuple[bytes, ...] = ()
+    """Domains that its last NEXT with work asked for, as ``waiters.names_of``; empty: no NEXT."""
     first: LeaseOperation | None = None
     """First of its current lease operations in the order of their begins (linked list)."""
     last: LeaseOperation | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from fastjournal import limits
+from fastjournal import _native, limits
 from fastjournal.cmdlog.format.endings import superseded_by
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.entry import LEASE, LOAD, NOTHING, Entry, EntryState, Extra
@@ -86,6 +86,7 @@ class LeaseTable:
 
     def __init__(self, scheduler: Scheduler, signals: Signals) -> None:
         self._plain = scheduler.plain
+        self._job_counts = scheduler.job_counts
         self._round_robin = scheduler.round_robin
         self._signals = signals
         self.by_uri: dict[bytes, Entry] = {}
@@ -108,7 +109,6 @@ class LeaseTable:
 
     def begin(self, entries: list[Entry], token: int, session: Hashable, now: int) -> None:
         """Lease entries, which are in no queue, until ``token`` to a session."""
-        plain, by_uri, signals = self._plain, self.by_uri, self._signals
         self.count += len(entries)
         holder = self._holders.get(session)
         if holder is None:
@@ -128,6 +128,27 @@ class LeaseTable:
         else:
             last.following = operation
         holder.last = operation
+        if _native.leaves is None:
+            self.plain_count += self._lease_each(entries, token, now, operation, domains)
+        else:
+            self.plain_count += _native.leaves.lease_entries(
+                *(entries, token, now, operation, self._plain, self.by_uri),
+                *(self._group_of, domains),
+            )
+        self._job_counts.deliver(entries, now)
+
+    def _lease_each(
+        self,
+        entries: list[Entry],
+        token: int,
+        now: int,
+        operation: LeaseOperation,
+        domains: list[Domain],
+    ) -> int:
+        """Lease entries by one operation, and note its domains; return how many are plain."""
+        plain, by_uri, plain_count = self._plain, self.by_uri, 0
+        home: Domain | None = None
+        group: dict[bytes, Entry] = {}
         Entry.move_all(entries, EntryState.LEASED, LEASE)
         for entry in entries:
             extra = entry.extra
@@ -141,15 +162,27 @@ class LeaseTable:
             extra.lease = operation
             domain = entry.domain
             if domain is plain:
-                self.plain_count += 1
-            if domain.leases.add(token, entry):
-                domains.append(domain)
-            if token < domain.wake or domain.held:
-                self._round_robin.refresh(domain)
-                if token < signals.deadline:
-                    signals.wake_at(token)
+                plain_count += 1
+            if domain is home:
+                # without a call for each entry of a domain (tests.bench.bench_instructions)
+                group[entry.key] = entry
+            else:
+                home = domain
+                group = self._group_of(entry, token, domains)
             if entry.uri is not None:
                 by_uri[entry.uri] = entry
+        return plain_count
+
+    def _group_of(self, entry: Entry, token: int, domains: list[Domain]) -> dict[bytes, Entry]:
+        """Add the first entry of its domain to the leases; return those with this end."""
+        domain, signals = entry.domain, self._signals
+        if domain.leases.add(token, entry):
+            domains.append(domain)
+        if token < domain.wake or domain.held:
+            self._round_robin.refresh(domain)
+            if token < signals.deadline:
+                signals.wake_at(token)
+        return domain.leases.group(token)
 
     def bound(self, entries: list[Entry], attempts_max: int) -> None:
         """Set the bound on failed attempts for these leases."""
@@ -182,6 +215,10 @@ class LeaseTable:
         """Return the lease holder of a session; None: it has leased nothing. O(1)."""
         return self._holders.get(session)
 
+    def note_asked(self, session: Hashable, names: tuple[bytes, ...]) -> None:
+        """Note the domains that the NEXT asked for which has just leased entries. O(1)."""
+        self._holders[session].asked = names
+
     def end_session(self, session: Hashable) -> None:
         """Mark a session as ended: it begins no new lease."""
         holder = self._holders.pop(session, None)
@@ -195,7 +232,7 @@ class LeaseTable:
             holder = self._holders[session] = LeaseHolder(self.name_of(session), session)
         return holder
 
-    def _leave_operation(self, operation: LeaseOperation) -> None:
+    def leave_operation(self, operation: LeaseOperation) -> None:
         """Remove one entry from a lease operation. O(1)."""
         holder = operation.holder
         holder.number -= 1
@@ -232,7 +269,7 @@ class LeaseTable:
         else:
             holder.inherit(operation)
         if before is not None:
-            self._leave_operation(before)
+            self.leave_operation(before)
 
     def _move(self, entry: Entry, home: Domain, other: Domain) -> None:
         """Move the lease of an entry to another domain's table. O(log n)."""
@@ -298,11 +335,11 @@ class LeaseTable:
         if operation is not None:
             extra.lease = None
             if operation.number > 1:
-                # as ``_leave_operation``, without a call (tests.bench.bench_instructions)
+                # as ``leave_operation``, without a call (tests.bench.bench_instructions)
                 operation.number -= 1
                 operation.holder.number -= 1
             else:
-                self._leave_operation(operation)
+                self.leave_operation(operation)
         self.count -= 1
         if domain is self._plain:
             self.plain_count -= 1

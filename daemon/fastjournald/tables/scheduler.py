@@ -14,13 +14,23 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.packed_entry import not_before_of
+from fastjournal.keys import parse_journal_key
 from fastjournald.tables.domain import NEVER, Domain, RoundRobin
-from fastjournald.tables.domain_limits import DomainLimits, Pauses
+from fastjournald.tables.domain_limits import EVERYTHING, DomainLimits, Pauses
 from fastjournald.tables.entry import BURY, INSERT, Cause, Entry, EntryState
+from fastjournald.tables.job_counts import JobCounts, JobCountsTable
 from fastjournald.tables.signals import Signals
 
 _READY, _DELAYED, _BURIED = EntryState.READY, EntryState.DELAYED, EntryState.BURIED
+_PLAIN = EntryState.PLAIN
+
+
+def asked_since(entry: Entry) -> int:
+    """Return since when a waiting entry is asked for: since it was created, or was due at first."""
+    parts = parse_journal_key(entry.key)
+    return max(entry.created, 0 if parts is None else parts.not_before_us)
 
 
 class Scheduler:
@@ -39,6 +49,11 @@ class Scheduler:
         """Names of the domains that have entries, a pause or a limit, in byte order."""
         self.plain = Domain(b"")
         """Domain of plain entries, and of leases whose entries are never requeued."""
+        self.job_counts = JobCountsTable(self.domains)
+        # plain entries are no jobs: these counts are in no sum
+        self.plain.counts = JobCounts()
+        self.requeued: dict[bytes, Domain] = {}
+        """Domains with waiting entries that were leased before, by name."""
         self.pauses = Pauses()
         self.limits = limits
         self.round_robin = RoundRobin(signals)
@@ -54,6 +69,7 @@ class Scheduler:
         domain = self.domains.get(name)
         if domain is None:
             domain = self.domains[name] = Domain(name)
+            self.job_counts.attach(domain)
             if name not in self.pauses.ends and name not in self.limits.own_limits:
                 self.names.add(name)
             if self.pauses.ends:
@@ -77,12 +93,12 @@ class Scheduler:
 
     def note_name(self, name: bytes) -> None:
         """Add the name of a domain that is about to get a pause or a limit."""
-        if not self._is_listed(name):
+        if name != EVERYTHING and not self._is_listed(name):
             self.names.add(name)
 
     def drop_name(self, name: bytes) -> None:
         """Remove the name of a domain if it has no entry, pause or limit any more."""
-        if not self._is_listed(name):
+        if name != EVERYTHING and not self._is_listed(name):
             self.names.remove(name)
 
     def _is_listed(self, name: bytes) -> bool:
@@ -100,6 +116,8 @@ class Scheduler:
             cause: Cause of the transition of its state.
         """
         domain = entry.domain
+        if entry.extra.due:
+            self.note_requeued(entry)
         instant = not_before = not_before_of(entry.facts)[0]
         if blocked_until:
             instant = max(instant, blocked_until)
@@ -121,9 +139,19 @@ class Scheduler:
             self.round_robin.hold_or_free(domain)
 
     def enqueue_new(self, entries: list[Entry], now: int) -> None:
-        """Bulk insert: enqueue new journal entries that no lock or lease delays."""
+        """Bulk insert: enqueue new entries that no lock or lease delays, and count plain ones."""
+        if _native.leaves is not None:
+            _native.leaves.enqueue_new(
+                *(entries, now, self.plain, INSERT, self.enqueue),
+                *(self.round_robin.begin_turns, self.round_robin.hold_or_free),
+            )
+            return
         ready: dict[Domain, list[Entry]] = {}
         for entry in entries:
+            if entry.domain is self.plain:
+                self.plain.entries += 1
+                entry.move_to(_PLAIN, INSERT)
+                continue
             if not_before_of(entry.facts)[0] > now:
                 entry.domain.entries += 1
                 self.enqueue(entry, 0, now, INSERT)
@@ -146,6 +174,8 @@ class Scheduler:
     def dequeue(self, entry: Entry) -> None:
         """Remove an entry from the ready or delayed queue. The caller sets its next state."""
         domain = entry.domain
+        if entry.extra.due:
+            self.drop_requeued(entry)
         if entry.state == _READY:
             domain.ready.remove(entry)
             if not domain.ready:
@@ -158,7 +188,10 @@ class Scheduler:
             self.round_robin.refresh(domain)
 
     def pop_ready(self, domain: Domain) -> Entry:
-        """Dequeue the first ready entry of a domain in the round robin, to lease or remove it."""
+        """Dequeue the first ready entry of a domain in the round robin, to lease or remove it.
+
+        The caller drops it from those that were leased before.
+        """
         ready = domain.ready
         entry: Entry = ready.pop_first()
         if not ready:
@@ -171,10 +204,31 @@ class Scheduler:
         The caller enqueues it and refreshes the timers.
         """
         entry: Entry = domain.delayed.pop_first()
+        if entry.extra.due:
+            self.drop_requeued(entry)
         if entry.extra.waits_until:
             entry.extra.waits_until = 0
         self.delayed -= 1
         return entry
+
+    # --- entries that were leased before --------------------------------------------------------
+
+    def note_requeued(self, entry: Entry) -> None:
+        """Add a waiting entry that was leased before to those of its domain."""
+        domain = entry.domain
+        if domain.requeued is None:
+            domain.requeued = SortedList()
+            self.requeued[domain.name] = domain
+        domain.requeued.add((asked_since(entry), entry.key))
+
+    def drop_requeued(self, entry: Entry) -> None:
+        """Remove an entry from those; it may be in none of them: its value was changed since."""
+        domain = entry.domain
+        if domain.requeued is not None:
+            domain.requeued.discard((asked_since(entry), entry.key))
+            if not domain.requeued:
+                domain.requeued = None
+                del self.requeued[domain.name]
 
     @contextmanager
     def facts_change(self, entry: Entry) -> Iterator[None]:
@@ -255,7 +309,12 @@ class Scheduler:
     def next_at(self, name: bytes) -> int:
         """Return when the next entry of a domain (empty name: any) becomes due, or ``NEVER``.
 
-        Entries that are due now do not count. O(1).
+        Entries that are due now do not count, unless everything is paused. O(1).
         """
-        domain = self.domains.get(name)
-        return NEVER if name and domain is None else self.round_robin.next_at(domain)
+        domain, round_robin = self.domains.get(name), self.round_robin
+        if name and domain is None:
+            return NEVER
+        until = self.pauses.everything_until
+        if until and (name in round_robin.turns or (not name and round_robin.turns)):
+            return until
+        return max(round_robin.next_at(domain), until)

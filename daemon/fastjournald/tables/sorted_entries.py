@@ -112,14 +112,26 @@ class SortedEntries:
 
     def first_from(self, key: bytes) -> _Entry | None:
         """Return the first entry whose key is not less than this one; None: there is none."""
+        return next(iter(self.part_from(key, 1)), None)
+
+    def part_from(self, key: bytes, number_max: int) -> list[_Entry]:
+        """Return entries from the first one on whose key is not less than this one, in order.
+
+        At most so many, and at most those of one sublist; none: there is none.
+        """
         rank, lasts = self._rank(key), self._lasts
         place = bisect_left(lasts, rank)
         if place < len(lasts) and lasts[place] == rank:
             place = self._place_among_equals(place, rank, key)
         if place == len(lasts):
-            return None
+            return []
         sublist = self._sublists[place]
-        return sublist[bisect_left(sublist, key, key=self._key)]
+        at = bisect_left(sublist, key, key=self._key)
+        return sublist[at : at + number_max]
+
+    def key_after(self, entry: _Entry) -> bytes:
+        """Return the least key after that of an entry, for ``part_from``."""
+        return self._key(entry) + b"\0"
 
     def index_of(self, entry: _Entry) -> int:
         """Return how many entries are before one that is here. O(number of sublists)."""

@@ -5,4 +5,5 @@ scan_runner             slices of all scans, fairly queued
 value_loader            evicted values: eviction and loading
 notifier                matching of changes with subscriptions
 compactor, archiver, snapshots, free_space   files of the log
+checkpoints             the log in the object store, and what of it nobody needs
 """

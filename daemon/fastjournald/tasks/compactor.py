@@ -16,7 +16,7 @@ from time import perf_counter
 
 import trio
 
-from fastjournal.cmdlog.format.layout import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo, pack_position
 from fastjournal.errors import (
     FastjournalError,
     LogCorruptError,
@@ -24,6 +24,7 @@ from fastjournal.errors import (
     LogLockedError,
 )
 from fastjournal.loglines import LogEvent, Sentence
+from fastjournal.remote.writer import may_compact
 from fastjournald.compaction.compact_segment import (
     DURABLE,
     NOW,
@@ -195,11 +196,16 @@ class Compactor:
             # segments that only have to be removed make room for copies of the others
             found.sort(key=lambda info: engine.journal.usage.live[info.number] > 0)
         for info in found:
-            if not may_rewrite(self._runtime, info):
+            if not may_rewrite(self._runtime, info) or not self._is_stored(info):
                 continue
             if only_excess and self._excess() <= 0:
                 break
             await self._compact(info)
+
+    def _is_stored(self, info: SegmentInfo) -> bool:
+        """Return whether a remote log, if there is one, has all of a segment."""
+        remote, end = self._runtime.remote, pack_position(info.number, info.bytes)
+        return remote is None or may_compact(end, remote.stored_position)
 
     async def _compact(self, info: SegmentInfo) -> None:
         runtime = self._runtime

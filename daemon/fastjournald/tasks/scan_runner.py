@@ -229,7 +229,8 @@ class ScanRunner:
     ) -> bytes:
         outcome: bytes | Missing | LongMatches | None = None
         store = self._runtime.engine.store
-        worked = 0
+        worked = of_page = 0
+        page_began = store.work
         while True:
             unreadable = ALL_READABLE
             if isinstance(outcome, LongMatches):
@@ -250,11 +251,15 @@ class ScanRunner:
                 outcome = await self._take_turn(scan, outcome, share, unreadable)
                 if isinstance(outcome, bytes):
                     return outcome
-                worked += store.work - begin
+                work = store.work - begin
                 for _ in range(REST_ROUNDS):
                     await trio.lowlevel.checkpoint()
             if trio.current_time() > self._stop_at:
                 return self._stop_short(scan)
+            worked, of_page = worked + work, of_page + work
+            of_others = store.work - page_began - of_page
+            if of_page >= limits.SCAN_SHARED_PAGE_WORK and of_others >= limits.SCAN_OTHERS_WORK:
+                scan.end_page()
             if self._gathering.is_awaited and self._makes_way(scan, place, worked):
                 worked = 0
 

@@ -1,4 +1,5 @@
-"""Snapshots: takes one on request of a client, and removes the oldest on request.
+"""Snapshots: takes one on request of a client, and removes the oldest on request; links the log for
+a checkpoint of the remote log.
 
 A snapshot shows the instant at which its last segment is sealed. The segments are linked at once,
 while compaction may change none. Its live index is written afterwards, beside all other work: in
@@ -11,9 +12,11 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter, thread_time
+from typing import NamedTuple
 
 import trio
 
@@ -56,12 +59,34 @@ _RUN_BYTES = 300
 """Room for an entry of a run, with its changes: keys are long rarely."""
 
 
-class _NoRoomError(LogFailedError):
+class SnapshotFailedError(LogFailedError):
+    """The snapshot failed, and nothing else: the log is whole."""
+
+
+class _NoRoomError(SnapshotFailedError):
     """The live index would take of the bytes that are kept free."""
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """The daemon stops."""
+
+
+class LinkedLog(NamedTuple):
+    """Links of all segments as they were when the last one was sealed."""
+
+    links: dict[SegmentInfo, str]
+    """Their paths."""
+    live_path: str
+    """Path of the live index; empty: there was no room for one."""
+
+
+class _Begun(NamedTuple):
+    """A snapshot whose segments are linked."""
+
+    snapshot: PartialSnapshot
+    capture: LiveCapture
+    segments: list[SegmentInfo]
+    now: int
 
 
 class Snapshots:
@@ -98,14 +123,14 @@ class Snapshots:
         """
         runtime = self._runtime
         engine = runtime.engine
-        refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
+        refusal = engine.refusal(session, request, runtime.clock.now_us())
         if refusal is not None:
             return refusal
         reply = Reply(request.identifier)
         async with self._one_at_a_time:
             # those before it may have taken the last that there was
             self._free_space.check_shortage()
-            refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
+            refusal = engine.refusal(session, request, runtime.clock.now_us())
             if refusal is not None:
                 return refusal
             engine.counters.requests[Function.SNAPSHOT] += 1
@@ -118,52 +143,96 @@ class Snapshots:
     async def _take(self, reply: Reply) -> str | None:
         """Take the snapshot, and put its path or an error into the reply; return the path."""
         runtime = self._runtime
-        store = runtime.engine.store
         began = perf_counter()
-        self._stop_at, self._work = math.inf, store.work
         try:
-            async with runtime.segments_free:
-                await runtime.commit.wait_settled(runtime.writer.appended)
-                segments = await runtime.commit.roll()
-                # nothing happens in between: the segments have the state of the store
-                capture = store.begin_capture(runtime.writer.next_number)
-                await self._archive_sealed()
-                now = reply.timestamp = runtime.clock.now_us()
-                try:
-                    link = partial(self._link, segments, now)
-                    snapshot = await trio.to_thread.run_sync(link)
-                except LogFailedError as error:
-                    self._failed(reply, ErrorCode.NOT_PERSISTED, error)
-                    return None
-            try:
-                path = await self._complete(snapshot, capture, segments, now)
-            except LogFailedError as error:
-                no_room = isinstance(error, _NoRoomError)
-                code = ErrorCode.READ_ONLY if no_room else ErrorCode.NOT_PERSISTED
-                self._failed(reply, code, error)
-                return None
-            except _StoppedError as error:
-                self._failed(reply, ErrorCode.SHUTTING_DOWN, error)
-                return None
+            begun = await self._begin(lambda: None)
+            reply.timestamp = begun.now
+            path = await self._complete(begun)
+        except SnapshotFailedError as error:
+            no_room = isinstance(error, _NoRoomError)
+            code = ErrorCode.READ_ONLY if no_room else ErrorCode.NOT_PERSISTED
+            self._failed(reply, code, error)
+            return None
+        except StoppedError as error:
+            self._failed(reply, ErrorCode.SHUTTING_DOWN, error)
+            return None
         finally:
-            store.end_capture()
+            runtime.engine.store.end_capture()
         seconds = perf_counter() - began
-        runtime.counters.snapshot_entries = capture.entries
+        runtime.counters.snapshot_entries = begun.capture.entries
         runtime.counters.snapshot_seconds = seconds
         LOG.info(
             LogEvent(
                 "snapshot",
                 path=path,
-                segments=len(segments),
-                entries=capture.entries,
+                segments=len(begun.segments),
+                entries=begun.capture.entries,
                 seconds=f"{seconds:.3f}",
             )
         )
         reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
         return path
 
+    @asynccontextmanager
+    async def linked(self, on_sealed: Callable[[], object]) -> AsyncIterator[LinkedLog]:
+        """Give links of the log at an instant, with its live index; they last as long as the block.
+
+        Meanwhile compaction goes on, and what it replaces or removes takes space of the disk: at
+        most the size of the log at that instant.
+
+        Args:
+            on_sealed: Called at the instant: the sealed segments have the state of the store.
+
+        Raises:
+            SnapshotFailedError: The links cannot be made.
+            StoppedError: The daemon stops.
+            LogFailedError: The log itself failed.
+        """
+        snapshot: PartialSnapshot | None = None
+        try:
+            async with self._one_at_a_time:
+                try:
+                    begun = await self._begin(on_sealed)
+                    snapshot, live_path = begun.snapshot, begun.snapshot.live_path
+                    try:
+                        await self._write_index(begun)
+                    except LogFailedError as error:
+                        # readers replay the segments then
+                        LOG.warning(LogEvent("live-index-failed", error=Sentence(error)))
+                        live_path = ""
+                finally:
+                    self._runtime.engine.store.end_capture()
+            links = {info: f"{snapshot.place}/{info.name}" for info in begun.segments}
+            yield LinkedLog(links, live_path)
+        finally:
+            if snapshot is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(snapshot.remove)
+
+    async def _begin(self, on_sealed: Callable[[], object]) -> _Begun:
+        """Seal the active segment, link all, and begin the capture, which the caller ends.
+
+        Raises:
+            SnapshotFailedError: The links cannot be made.
+            LogFailedError: The log itself failed.
+        """
+        runtime = self._runtime
+        store = runtime.engine.store
+        self._stop_at, self._work = math.inf, store.work
+        async with runtime.segments_free:
+            await runtime.commit.wait_committed(runtime.writer.appended)
+            segments = await runtime.commit.roll()
+            # nothing happens in between: the segments have the state of the store
+            on_sealed()
+            capture = store.begin_capture(runtime.writer.next_number)
+            await self._archive_sealed()
+            now = runtime.clock.now_us()
+            link = partial(self._link, segments, now)
+            with _told_apart():
+                snapshot = await trio.to_thread.run_sync(link)
+        return _Begun(snapshot, capture, segments, now)
+
     def _failed(self, reply: Reply, code: ErrorCode, error: Exception) -> None:
-        """The snapshot failed, and nothing else: the log is whole."""
         LOG.error(LogEvent("snapshot-failed", error=Sentence(error)))
         reply.error = f"{code} the snapshot failed: {error}"
         self._runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
@@ -181,31 +250,27 @@ class Snapshots:
 
     # --- live index -----------------------------------------------------------------------------
 
-    async def _complete(
-        self,
-        snapshot: PartialSnapshot,
-        capture: LiveCapture,
-        segments: list[SegmentInfo],
-        now: int,
-    ) -> str:
+    async def _complete(self, begun: _Begun) -> str:
         """Write the live index, and give the snapshot its name; return the path.
 
         Raises:
-            LogFailedError: The snapshot was not taken.
-            _StoppedError: So it was, because the daemon stops.
+            SnapshotFailedError: The snapshot was not taken.
+            StoppedError: So it was, because the daemon stops.
         """
+        snapshot = begun.snapshot
         try:
-            index = await trio.to_thread.run_sync(_IndexFile, snapshot, segments, now)
-            await self._write_index(index, capture)
-            written = await trio.to_thread.run_sync(index.finish)
-            return await trio.to_thread.run_sync(snapshot.finish, written)
+            with _told_apart():
+                written = await self._write_index(begun)
+                return await trio.to_thread.run_sync(snapshot.finish, written)
         except BaseException:
             # also where the daemon stops
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(snapshot.remove)
             raise
 
-    async def _write_index(self, index: _IndexFile, capture: LiveCapture) -> None:
+    async def _write_index(self, begun: _Begun) -> WrittenIndex:
+        snapshot, capture, segments, now = begun
+        index = await trio.to_thread.run_sync(_IndexFile, snapshot, segments, now)
         while True:
             used = _walk(capture)
             if capture.walked:
@@ -215,7 +280,7 @@ class Snapshots:
                 self._check_room(run)
                 await self._give_way(await trio.to_thread.run_sync(index.add_run, run))
             if capture.walked:
-                return
+                return await trio.to_thread.run_sync(index.finish)
 
     def _check_room(self, run: CapturedRun) -> None:
         """Leave min-free-bytes of the disk to the log.
@@ -240,7 +305,7 @@ class Snapshots:
             used: Seconds of the event loop used since the last call.
 
         Raises:
-            _StoppedError: The daemon stops.
+            StoppedError: The daemon stops.
         """
         store = self._runtime.engine.store
         await trio.lowlevel.checkpoint()
@@ -251,7 +316,7 @@ class Snapshots:
         if self._runtime.engine.context.stopping:
             self._stop_at = min(self._stop_at, now + STOP_SECONDS)
         if now >= self._stop_at:
-            raise _StoppedError("the daemon stops")
+            raise StoppedError("the daemon stops")
 
     async def _prune(self, keep: int, taken: str) -> None:
         runtime = self._runtime
@@ -265,6 +330,17 @@ class Snapshots:
         else:
             for path in removed:
                 LOG.info(LogEvent("snapshot-removed", path=path, keep=keep))
+
+
+@contextmanager
+def _told_apart() -> Iterator[None]:
+    """Tell a failure of the snapshot from one of the log."""
+    try:
+        yield
+    except LogFailedError as error:
+        if isinstance(error, SnapshotFailedError):
+            raise
+        raise SnapshotFailedError(error.message, path=error.path, hint=error.hint) from error
 
 
 def _walk(capture: LiveCapture) -> float:

@@ -81,9 +81,9 @@ class Timers:
                 work = engine.store.work - before
                 runtime.wake_tasks()
                 await self._wait_matched()
-                unsettled = writer.appended - writer.settled
-                if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.deadlines.behind):
-                    await runtime.commit.wait_settled(writer.appended)
+                waiting = writer.appended - writer.committed
+                if waiting and (waiting > REPLIES_BYTES_MAX or not engine.deadlines.behind):
+                    await runtime.commit.wait_committed(writer.appended)
                 await pay_back(runtime.turns, work)
                 continue
             seconds = SLEEP_SECONDS_MAX
@@ -172,7 +172,7 @@ class Timers:
             if self._has_moved:
                 # no client waits for their records
                 self._has_moved = False
-                await runtime.commit.wait_settled(runtime.writer.appended)
+                await runtime.commit.wait_committed(runtime.writer.appended)
             self.drop_tombstones()
             asleep_until = trio.current_time() + CLOCK_SECONDS
             await trio.sleep_until(asleep_until)

@@ -57,7 +57,7 @@ from fastjournal.cmdlog.format.operation_records import (
 )
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
 from fastjournald.tables.domain_limits import DomainLimit
-from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.wal.lease_journal import LeaseJournal
 from fastjournald.wal.record_encoder import Append, EntryRecords, JobIds, RecordEncoder
 from fastjournald.wal.segment_usage import SegmentUsage
@@ -190,6 +190,14 @@ class Journal:
             erases: There was a tombstone under its key, or there may be one earlier in the log.
         """
         records = self.records
+        if (
+            entry.extra is NOTHING
+            and not (erases or origin or taken)
+            and entry.run is None
+            and entry.created == now
+            and self._encode.store_entries([entry], now, {}, records, self._append)
+        ):
+            return
         if entry.run is not None:
             erases = entry.job_id in records.erasers
             records.remove(entry)
@@ -210,10 +218,12 @@ class Journal:
             replaced: Index in ``entries`` to the removed entry whose URI the new one took, and the
                 timestamp of its tombstone.
         """
+        replaced = {at: old for at, old in replaced.items() if old[0].run is not None}
+        if self._encode.store_entries(entries, now, replaced, self.records, self._append):
+            return
         parts = self._encode.new_entries(entries, now)
         sizes = list(map(len, parts))
         places = list(accumulate(sizes[:-1], initial=0))
-        replaced = {at: old for at, old in replaced.items() if old[0].run is not None}
         if replaced:
             parts, places = self._with_removals(parts, now, replaced)
         position = self._append(b"".join(parts), len(parts), now)
@@ -276,7 +286,10 @@ class Journal:
             persist: The tombstone is persistent, even if the entry is not.
         """
         if entry.run is not None:
-            self._append_all(self._removal(entry, timestamp, now, how), now)
+            if how == COMPLETED and entry.extra.leased:
+                self.completed_all([(entry, timestamp)], now)
+            else:
+                self._append_all(self._removal(entry, timestamp, now, how), now)
         elif persist:
             self.log.tombstone(entry.key, timestamp, now)
 
@@ -285,6 +298,10 @@ class Journal:
 
         Each removal is a request of its own: the records are one append, but not a batch.
         """
+        packed = self._encode.pack_completions(entries, now, self.records)
+        if packed is not None:
+            self._append(packed, len(entries), now)
+            return
         remove = self.records.remove
         done = [
             (remove(entry), (timestamp, entry.key, entry.extra.leased))

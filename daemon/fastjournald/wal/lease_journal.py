@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 
+from fastjournal import _native
 from fastjournal.cmdlog.format import workq
 from fastjournal.cmdlog.format.endings import (
     ATTEMPT_AT,
@@ -139,23 +140,15 @@ class LeaseJournal:
             now,
         )
 
-    def lost(self, entry: Entry, now: int) -> None:
-        """The lease ran out: the entry waits again."""
+    def lost(self, entry: Entry, now: int, *, delayed: bool) -> None:
+        """The lease ran out: the entry waits again; ``delayed``: see ``returned``."""
         if entry.run is not None:
-            self._append_all(self._end(entry, now, LEASE_LOST), now)
+            self._append_all(self._end(entry, now, LEASE_LOST, delayed=delayed), now)
 
     def returned(self, entry: Entry, now: int, *, delayed: bool) -> None:
         """The lease was released; ``delayed``: the entry must not start before its new instant."""
-        if entry.run is None:
-            return
-        parts = self._end(entry, now, LEASE_RETURNED)
-        if delayed:
-            delay = Delay(entry.job_id, entry.not_before)
-            parts[:0] = [
-                self._encode.operation(Batch(1 + len(parts)), now),
-                self._encode.operation(delay, now),
-            ]
-        self._append_all(parts, now)
+        if entry.run is not None:
+            self._append_all(self._end(entry, now, LEASE_RETURNED, delayed=delayed), now)
 
     def failed(self, entry: Entry, now: int, *, delayed: bool) -> None:
         """An attempt failed with the entry's error: it waits again, or is a dead letter now."""
@@ -218,6 +211,24 @@ class LeaseJournal:
         self, parts: list[bytes], entries: list[Entry], token: int, attempts_max: int, now: int
     ) -> None:
         """Append these parts, the lease, and an attempt of each entry."""
+        begun: tuple[bytes, bytes, bytes, list[bytes | int], bytes] | None = None
+        if _native.leaves is not None:
+            begun = _native.leaves.begin_leases(entries, now, self._records.amended)
+        dues, priorities, numbers, domains, starts = begun or self._begin_each(entries, now)
+        again, since = False, 0
+        fields = dues, priorities, numbers, domains, since
+        lease = Lease(len(entries), token, again, attempts_max, *fields)
+        parts += self._encode.operation(lease, now), starts
+        self.append(b"".join(parts), len(parts) - 1 + len(entries), now)
+
+    def _begin_each(
+        self, entries: list[Entry], now: int
+    ) -> tuple[bytes, bytes, bytes, list[bytes | int], bytes]:
+        """Begin the lease of each entry.
+
+        Returns:
+            Of ``Lease``: facts, priorities, numbers and domains. And the records of the starts.
+        """
         amended, nothing = self._records.amended, NOTHING
         first = FIRST_ATTEMPT + _pack_u64(now)[START_AT:]
         job_ids: list[bytes] = []
@@ -261,23 +272,20 @@ class LeaseJournal:
         assert domain is not None, "there is one entry at least"
         domains += (domain.name, count)
         numbers = [] if first_ones else [each.extra.leased[ATTEMPT_AT] for each in entries]
-        lease = Lease(
-            *(len(entries), token, False, attempts_max),
-            *(b"".join(dues), bytes(priorities), bytes(numbers)),
-            domains,
-            0,
-        )
-        parts.append(self._encode.operation(lease, now))
-        parts += self._encode.starts(job_ids, now)
-        self._append_all(parts, now)
+        starts = b"".join(self._encode.starts(job_ids, now))
+        return b"".join(dues), bytes(priorities), bytes(numbers), domains, starts
 
-    def _end(self, entry: Entry, now: int, lease_end: int) -> list[bytes]:
+    def _end(self, entry: Entry, now: int, lease_end: int, *, delayed: bool) -> list[bytes]:
         """Return the records of the end of a lease after which the entry waits again."""
         encode, job_id = self._encode, self._records.amend(entry)
-        return [
+        parts = [
             encode.end(job_id, entry, None, now, WAITS | lease_end),
             encode.timeout(job_id, now),
         ]
+        if delayed:
+            delay = encode.operation(Delay(job_id, entry.not_before), now)
+            parts[:0] = [encode.operation(Batch(1 + len(parts)), now), delay]
+        return parts
 
     def _failed(self, entry: Entry, attempts: int, error: bytes, now: int) -> bytes:
         domain, priority = entry.domain.name, entry.priority

@@ -1,7 +1,8 @@
 """Records of the write-ahead log: encoder, and index of those that carry live entries. Pure.
 
 The times of consecutive records are often equal, and so are the headers of their jobs (name, times
-and priority, before the payload): both are encoded once.
+and priority, before the payload): both are encoded once. A native leaf (``_native/records.c``)
+encodes whole bulks, so a change of a record of an entry, a completion or a start is one of it too.
 
 The index has the facts that compaction needs of each record: job id, position and length, and the
 content of other records about its entry.
@@ -9,10 +10,11 @@ content of other records about its entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from fastjournal import _native
 from fastjournal.cmdlog.format import envelope, workq
 from fastjournal.cmdlog.format.endings import (
     ATTEMPT_MAX,
@@ -34,7 +36,13 @@ from fastjournal.cmdlog.format.envelope import (
     encode_fields,
     pack,
 )
-from fastjournal.cmdlog.format.layout import JOB_ID_BYTES, NO_TIME, OFFSET_BITS, Command
+from fastjournal.cmdlog.format.layout import (
+    JOB_ID_BYTES,
+    NO_TIME,
+    OFFSET_BITS,
+    Command,
+    encode_varint,
+)
 from fastjournal.cmdlog.format.operation_records import (
     End,
     Operation,
@@ -59,12 +67,18 @@ from fastjournal.cmdlog.format.records import (
 )
 from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
 from fastjournal.keys import split_journal_key
-from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, RUN_KEPT_BYTES, Entry, Extra
+from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import (
+    ARRIVAL_MAX,
+    NOTHING,
+    RUN_KEPT_BYTES,
+    AccessTimes,
+    Entry,
+    Extra,
+)
 from fastjournald.wal.live_capture import SEGMENT_SHIFT, LiveCapture
 from fastjournald.wal.segment_usage import SegmentUsage
-
-if TYPE_CHECKING:
-    from fastjournald.tables.entry import Entry
 
 
 class EntryRecords:
@@ -90,6 +104,8 @@ class EntryRecords:
         self.trimmed: dict[bytes, int] = {}
         """Job id to the bytes of the value in its record that still count, where TRUNCATE changed
         it; zero bytes follow."""
+        self.tables = usage.live, self.amended, self.superseded, self.erasers, self.trimmed
+        """What the removal of a record changes, for the native leaves."""
         self.capture: LiveCapture | None = None
         """Takes the live entries of a snapshot that is being written; None: none is."""
 
@@ -114,14 +130,18 @@ class EntryRecords:
 
     def add_new(self, entries: list[Entry], positions: list[int], sizes: list[int]) -> None:
         """Add the records of one append that carry new entries, at least one."""
-        segment, size = positions[0] >> OFFSET_BITS, sum(sizes)
-        if segment != self._segment:
-            self._segment = segment
-            self._usage.begins(entries[0].job_id, segment)
-        self._usage.live[segment] += size
-        self.live_bytes += size
+        self.count_new(entries[0], positions[0], sum(sizes))
         for entry, position, size in zip(entries, positions, sizes, strict=True):
             entry.facts += pack_record(position >> 8, position & 0xFF, size)
+
+    def count_new(self, first: Entry, position: int, size: int) -> None:
+        """Count the live bytes of one append: its position, and the entry of its first record."""
+        segment = position >> OFFSET_BITS
+        if segment != self._segment:
+            self._segment = segment
+            self._usage.begins(first.job_id, segment)
+        self._usage.live[segment] += size
+        self.live_bytes += size
 
     def remove(self, entry: Entry) -> bytes:
         """Drop the record of an entry, which is dead; return the id of its job."""
@@ -155,12 +175,24 @@ class EntryRecords:
         return [job_id for job_id, timestamp in self.superseded.items() if timestamp]
 
 
-HEADERS_MAX = 4096
-"""Size of the cache: one header for each domain and priority in use."""
+_HEADER_ENDS = [
+    encode_varint(workq.workq_priority(priority)) + bytes(2) for priority in range(PRIORITY_MAX + 1)
+]
+"""End of a job's header, by the priority of its entry: priority, max attempts 0, max fails 0. workq
+counts releases as attempts, and would fail a job that is only released."""
+_HEADER_END_BYTES = len(_HEADER_ENDS[PRIORITY_DEFAULT])
+"""Bytes of the end of priority 0 of workq."""
+_PLAIN = envelope.PLAIN_NAME.encode()
+
+if _native.leaves is not None:
+    _native.leaves.bind_records(
+        *(Entry, Extra, AccessTimes, Domain, NOTHING),
+        *(_HEADER_ENDS, SCHEDULED_US_BACK, ARRIVAL_MAX),
+    )
 
 
 class WorkqHeaders:
-    """Encodes headers of jobs; those of entries that do not expire are cached.
+    """Encodes headers of jobs. A domain keeps the part of those that do not expire.
 
     Args:
         lease_us: Default lease, which is the time to run in workq.
@@ -168,38 +200,32 @@ class WorkqHeaders:
 
     def __init__(self, lease_us: int) -> None:
         self._ttr_ms = workq.workq_ttr_ms(lease_us)
-        self.known: dict[tuple[bytes, int], bytes] = {}
-        """Domain and priority to the header of a job that does not expire."""
+        self.plain = self._encode(_PLAIN, workq.TTL_MS_MAX, 0)
+        """The header of an entry that is no journal entry and does not expire."""
         self.operation = operation_head(self._ttr_ms)
         """The header of every operation."""
 
-    def of(self, entry: Entry, begins: int) -> bytes:
-        """Return the header of an entry's job; ``begins``: start of its ttl in workq."""
-        if entry.extra.expires:
-            return self._encode(
-                _name(entry),
-                workq.workq_ttl_ms(entry.extra.expires, begins),
-                _priority(entry),
-            )
-        if len(self.known) >= HEADERS_MAX:
-            self.known.clear()
-        header = self._encode(_name(entry), workq.TTL_MS_MAX, _priority(entry))
-        self.known[entry.domain.name, entry.facts[PRIORITY_AT]] = header
-        return header
+    def of_domain(self, domain: Domain) -> bytes:
+        """Return the header of a domain's jobs that do not expire, up to their priority."""
+        header = self._encode(workq.workq_name(domain.name), workq.TTL_MS_MAX, 0)
+        domain.job_header = header[:-_HEADER_END_BYTES]
+        return domain.job_header
+
+    def expiring(self, entry: Entry, begins: int) -> bytes:
+        """Return the header of the job of an entry that expires.
+
+        Args:
+            entry: The entry.
+            begins: Start of its time to live in workq.
+        """
+        ttl_ms = workq.workq_ttl_ms(entry.extra.expires, begins)
+        if not entry.journal:
+            return self._encode(_PLAIN, ttl_ms, 0)
+        name = workq.workq_name(entry.domain.name)
+        return self._encode(name, ttl_ms, workq.workq_priority(entry.priority))
 
     def _encode(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
-        # max attempts 0: workq counts releases too, and would fail a job that is only released
         return encode_head(name, self._ttr_ms, ttl_ms, priority, 0, 0)
-
-
-def _name(entry: Entry) -> bytes:
-    if entry.journal:
-        return workq.workq_name(entry.domain.name)
-    return envelope.PLAIN_NAME.encode()
-
-
-def _priority(entry: Entry) -> int:
-    return workq.workq_priority(entry.priority) if entry.journal else 0
 
 
 # plain integers: indexing a list with a member of an enum is slow
@@ -231,9 +257,11 @@ class JobIds:
     def __init__(self, seed: bytes) -> None:
         self.serial = 0
         """Last serial number, of the arrival of an entry or of a job id."""
-        self._prefix = seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
-        self._run = (self._prefix + _pack_serial(_SERIAL_BASE))[:RUN_KEPT_BYTES]
-        self._entry_serial = 0
+        self.prefix = seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
+        """First bytes of all ids of this run."""
+        self.run = (self.prefix + _pack_serial(_SERIAL_BASE))[:RUN_KEPT_BYTES]
+        """The bytes that an entry keeps of the id of its job."""
+        self.entry_serial = 0
         """Serial number in the id of the newest job that carries an entry; they ascend."""
 
     def next_serial(self) -> int:
@@ -243,16 +271,16 @@ class JobIds:
 
     def next_id(self) -> bytes:
         """Return the id of a new job that carries no entry."""
-        return self._prefix + _pack_serial(_SERIAL_BASE | self.next_serial())
+        return self.prefix + _pack_serial(_SERIAL_BASE | self.next_serial())
 
     def assign(self, entry: Entry, arrival: int) -> bytes:
         """Assign the id of a new job to an entry, and return it."""
-        if self._entry_serial < arrival <= ARRIVAL_MAX:
-            self._entry_serial = arrival
-            entry.run = self._run
-            return self._prefix + _pack_serial(_SERIAL_BASE | arrival)
-        self._entry_serial = self.next_serial()
-        job_id = entry.run = self._prefix + _pack_serial(_SERIAL_BASE | self._entry_serial)
+        if self.entry_serial < arrival <= ARRIVAL_MAX:
+            self.entry_serial = arrival
+            entry.run = self.run
+            return self.prefix + _pack_serial(_SERIAL_BASE | arrival)
+        self.entry_serial = self.next_serial()
+        job_id = entry.run = self.prefix + _pack_serial(_SERIAL_BASE | self.entry_serial)
         return job_id
 
 
@@ -291,8 +319,9 @@ class RecordEncoder:
     def __init__(self, ids: JobIds, lease_us: int) -> None:
         self._ids = ids
         headers = WorkqHeaders(lease_us)
-        self._header_of = headers.of
-        self._headers_known = headers.known
+        self._plain_header = headers.plain
+        self._header_of_domain = headers.of_domain
+        self._expiring_header = headers.expiring
         self._operation_header = headers.operation
         self._now = -1
         self._time = NO_TIME
@@ -357,11 +386,13 @@ class RecordEncoder:
         else:
             # workq counts from here; the envelope has the time of creation
             command, begins, start, born = _ADD, now, NO_TIME, time
-        header = None
-        if not extra.expires:
-            header = self._headers_known.get((domain, entry.facts[PRIORITY_AT]))
-        if header is None:
-            header = self._header_of(entry, begins)
+        if extra.expires:
+            header = self._expiring_header(entry, begins)
+        elif domain:
+            header = entry.domain.job_header or self._header_of_domain(entry.domain)
+            header += _HEADER_ENDS[entry.facts[PRIORITY_AT]]
+        else:
+            header = self._plain_header
         return encode_job(
             command,
             time,
@@ -377,12 +408,12 @@ class RecordEncoder:
 
         They have only keys, a value, and possibly a first due time.
         """
-        time, assign, known = self._time_at(now), self._ids.assign, self._headers_known
+        time, assign = self._time_at(now), self._ids.assign
         earliest = now - SCHEDULED_US_BACK
         begun, start = now, time
         records = []
         for entry in entries:
-            facts, domain = entry.facts, entry.domain.name
+            facts, domain = entry.facts, entry.domain
             _, not_before, arrival, timestamp, created, value_type = unpack_facts(facts)
             payload = MAGIC + encode_fields(
                 (
@@ -390,20 +421,43 @@ class RecordEncoder:
                     *(arrival, not_before, 0, 0, 0, 0, 0, None, entry.extra.first_due),
                 )
             )
-            header = known.get((domain, facts[PRIORITY_AT]))
-            if header is None:
-                header = self._header_of(entry, now)
-            if domain:
+            if domain.name:
+                header = domain.job_header or self._header_of_domain(domain)
+                header += _HEADER_ENDS[facts[PRIORITY_AT]]
                 begins = not_before if not_before > earliest else now
                 if begins != begun:
                     begun, start = begins, encode_time(begins)
                 command, starts = _SCHEDULE, start
                 born = time if created == now else encode_time(created)
             else:
+                header = self._plain_header
                 command, starts, born = _ADD, NO_TIME, time
             job_id = assign(entry, arrival)
             records.append(encode_job(command, time, job_id, header, payload, starts, born))
         return records
+
+    def store_entries(
+        self,
+        entries: list[Entry],
+        now: int,
+        replaced: Mapping[int, tuple[Entry, int]],
+        records: EntryRecords,
+        append: Append,
+    ) -> bool:
+        """Carry out ``Journal.stored_new`` natively; return whether that was possible."""
+        if _native.leaves is None or records.capture is not None:
+            return False
+        ids = self._ids
+        stored = _native.leaves.store_entries(
+            *(entries, now, replaced, records.tables, ids.prefix, ids.run, ids.entry_serial),
+            *(self._plain_header, self._header_of_domain, append),
+        )
+        if stored is None:
+            return False
+        ids.entry_serial, position, size, dead = stored
+        records.live_bytes -= dead
+        records.count_new(entries[0], position, size)
+        return True
 
     def operation(self, operation: Operation, now: int) -> bytes:
         """Return the record of an operation."""
@@ -431,6 +485,17 @@ class RecordEncoder:
         else:
             fields = (timestamp, entry.key, facts)
         return encode_result(_COMPLETE, self._time_at(now), job_id, MAGIC + encode_fields(fields))
+
+    def pack_completions(
+        self, entries: list[tuple[Entry, int]], now: int, records: EntryRecords
+    ) -> bytes | None:
+        """Return the records of ``Journal.completed_all`` natively; None: it has to make them."""
+        if _native.leaves is None or records.capture is not None:
+            return None
+        data: bytes | None
+        data, dead = _native.leaves.pack_completions(entries, now, records.tables)
+        records.live_bytes -= dead
+        return data
 
     def completed_work(
         self, done: list[tuple[bytes, tuple[int, bytes, bytes]]], now: int

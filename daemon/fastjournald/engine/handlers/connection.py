@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from fastjournal.limits import TOKENS_A_UNIT
+from fastjournal.limits import CLIENT_NAME_BYTES_MAX, TOKENS_A_UNIT
 from fastjournal.protocol import (
     ErrorCode,
     Pair,
@@ -23,16 +23,29 @@ from fastjournald.engine.handlers.next import nothing_due
 _NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"
 
 
-def nop(context: Context, _session: Hashable, request: Request, _now: int) -> str | Reply:
+def nop(context: Context, session: Hashable, request: Request, _now: int) -> str | Reply:
     """Do nothing, with success; with META return the limits, which need no rights."""
+    _note_name(context, session, request)
     if not request.flags & META:
         return ""
-    limits = {"value_bytes_max": context.settings.value_bytes_max}
+    settings = context.settings
+    limits = {
+        "value_bytes_max": settings.value_bytes_max,
+        "tombstone_ttl_us": settings.tombstone_ttl_us,
+    }
     return Reply(pairs=[Pair(b"", int(ValueType.STRING), msgspec.json.encode(limits))])
+
+
+def _note_name(context: Context, session: Hashable, request: Request) -> None:
+    """Note the name that a client gives itself, which STATS shows beside its address."""
+    if request.key:
+        name = request.key[:CLIENT_NAME_BYTES_MAX].decode("utf-8", "replace")
+        context.client_names[session] = name
 
 
 def auth(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
     """Give the session the rights of its token; any token succeeds without authorization."""
+    _note_name(context, session, request)
     grants = context.grants
     if grants is None:
         return ""

@@ -1,12 +1,17 @@
-"""DELETE: by any key, or with a lease token as the completion of a job."""
+"""DELETE: by any key, or with a lease token as the completion of a job.
+
+The tombstone of a completion has the entry's own timestamp: a repeat of its SET is stale, a SET
+that was issued while a worker had the entry is new work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.endings import COMPLETED, DELETED
 from fastjournal.cmdlog.format.packed_entry import timestamp_of
-from fastjournal.protocol import ErrorCode, Request
+from fastjournal.protocol import ErrorCode, Function, Request
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import (
     CLOCK_SKEW,
@@ -18,8 +23,11 @@ from fastjournald.engine.context import (
     Context,
     token_of,
 )
+from fastjournald.tables.entry import Entry
 from fastjournald.tables.key_table import COMPLETION_BYTES, TOMBSTONE_RECORD_BYTES
+from fastjournald.tables.lease_holders import LeaseOperation
 
+_DELETE = Function.DELETE.value
 _TOKEN_OR_ALL_TRACE = WORKED_ON | OVERWRITE
 
 
@@ -32,12 +40,12 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     store = context.store
     entry = store.find(key)
     timestamp = request.timestamp
-    skewed = timestamp > now + context.settings.clock_skew_us_max
+    skewed = token is None and timestamp > now + context.settings.clock_skew_us_max
     if entry is None:
         if token is None and not skewed:
             return _mark_deleted(context, request, now)
         return ErrorCode.NOT_FOUND.value
-    if skewed and token is None:
+    if skewed:
         return CLOCK_SKEW
     if store.locked and store.locks.locked_to(entry.key, session, now):
         return LOCKED
@@ -45,8 +53,9 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         extra = entry.extra
         if extra.token != token or extra.leased_until <= now:
             return ErrorCode.LEASE_LOST.value
-        # A tombstone from a clock far ahead would refuse new work until that time has come.
-        timestamp = max(now if skewed else timestamp, timestamp_of(entry.facts)[0])
+        # not the request's: it would refuse work that was asked for during this work
+        (timestamp,) = timestamp_of(entry.facts)
+        store.scheduler.job_counts.complete([entry], entry.extra.lease, now)
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
     store.remove(entry, now)
@@ -64,40 +73,78 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     return ""
 
 
-def complete(context: Context, requests: Iterable[Request], now: int, grant: Grant | None) -> int:
+def complete(
+    context: Context,
+    requests: list[Request],
+    start: int,
+    stop: int,
+    now: int,
+    grant: Grant | None,
+) -> int:
     """Carry out DELETEs of jobs whose leases go on, from the first on; return how many.
 
-    It ends before one that does more, or that has to be refused: ``delete`` carries that out.
+    It ends before a request that is no DELETE, does more or has to be refused: ``delete`` carries
+    that out.
     """
     store = context.store
     if store.locked:
         return 0
-    find, remove = store.find, store.remove
-    latest = now + context.settings.clock_skew_us_max
-    completed, tombstones = [], []
-    for request in requests:
-        token, timestamp = request.timeout, request.timestamp
+    find, remove, leases = store.find, store.remove, store.leases
+    scheduler = store.scheduler
+    completed: list[tuple[Entry, int]] = []
+    runs: list[tuple[LeaseOperation | None, int]] = []
+    """Lease operations of consecutive jobs, and the index of the first one of each."""
+    leaf = None
+    if _native.leaves is not None and store.capture is None and not store.changes.wanted:
+        leaf = _native.leaves.complete_leased
+    tables = (
+        *(store.keys, store.leased_uris, scheduler.plain, grant),
+        *(None if store.values is None else store.values.discard, scheduler.leave),
+        *(scheduler.round_robin.refresh, leases.leave_operation, completed, runs),
+    )
+    at = start
+    while at < stop:
+        if leaf is not None:
+            reached = leaf(requests, at, stop, now, tables)
+            store.entries -= reached - at
+            leases.count -= reached - at
+            at = reached
+            if at == stop:
+                break
+        request = requests[at]
+        token = request.timeout
         entry = find(request.key)
         if (
-            entry is None
+            request.function != _DELETE
+            or entry is None
             or token is None
             or (extra := entry.extra).token != token
             or extra.leased_until <= now
             or request.flags & _TOKEN_OR_ALL_TRACE != WORKED_ON
-            or timestamp > latest
             # the record of its tombstone would come between others
             or (entry.run is None and request.flags & PERSIST)
             or not (grant is None or grant.covers(entry))
         ):
             break
-        (standing,) = timestamp_of(entry.facts)
-        timestamp = max(timestamp, standing)
+        (timestamp,) = timestamp_of(entry.facts)
+        if not runs or runs[-1][0] is not extra.lease:
+            # jobs of one NEXT ran for the same time
+            runs.append((extra.lease, len(completed)))
         remove(entry, now)
         completed.append((entry, timestamp))
-        tombstones.append((entry.key, timestamp, 0 if entry.run is None else COMPLETION_BYTES))
+        at += 1
     if completed:
+        tombstones = [
+            (entry.key, timestamp, 0 if entry.run is None else COMPLETION_BYTES)
+            for entry, timestamp in completed
+        ]
         store.tombstones.put_all(tombstones, now)
         context.journal.completed_all(completed, now)
+        entries = [entry for entry, _ in completed]
+        job_counts, end = store.scheduler.job_counts, len(entries)
+        for of_run, begin in reversed(runs):
+            job_counts.complete(entries[begin:end], of_run, now)
+            end = begin
     return len(completed)
 
 

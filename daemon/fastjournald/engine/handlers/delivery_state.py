@@ -6,10 +6,12 @@ Names that end in ``_us`` are instants, or durations where the name says so; 0: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
-from fastjournal.limits import DUE_LOOK_WORK
+from fastjournal.limits import BUSY_WORKERS_A_UNIT, BUSY_WORKERS_LOOKS_MAX, DUE_LOOK_WORK
 from fastjournald.engine.context import Context
 from fastjournald.engine.store import Store
+from fastjournald.engine.waiters import serves
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry, EntryState
 
@@ -25,12 +27,16 @@ def key_text(key: bytes) -> str:
 
 
 def delivery_state(
-    context: Context, entry: Entry, now: int, may_see: Callable[[Entry], bool]
+    context: Context,
+    entry: Entry,
+    now: int,
+    may_see: Callable[[Entry], bool],
+    may_see_key: Callable[[bytes], bool],
 ) -> dict[str, object]:
     """Return what keeps an entry from being delivered, and how many are before it if nothing does.
 
     The key of another entry is empty unless ``may_see`` says that the reader may see that entry,
-    and the instants of its lease are whole seconds.
+    and the instants of its lease are whole seconds. ``may_see_key`` is for keys without an entry.
     The place in the queue costs O(n / 256) for a domain of n ready entries.
     """
     store = context.store
@@ -46,11 +52,27 @@ def delivery_state(
         "attempts_max": context.jobs.attempts_max_of(entry),
         "postpone_us_max": context.settings.postpone_us_max,
         "read_only": int(context.read_only),
+        "daemon_paused_until_us": store.rules.pauses.everything_until,
         **_other_work(context.store, entry, may_see),
+        **_took_uri(context, entry, may_see_key),
     }
     if entry.journal:
         facts |= _domain_state(entry.domain)
+        name = entry.domain.name
+        store.work += context.waiters.prefix_lengths * DUE_LOOK_WORK
+        facts["domain_next_waiting"] = context.waiters.number_serving(name)
+        facts["domain_workers_busy"] = workers_busy(store, name)
     return facts
+
+
+def workers_busy(store: Store, domain: bytes) -> int:
+    """Return how many connected workers hold leases and take work of a domain when they ask again.
+
+    Of the first BUSY_WORKERS_LOOKS_MAX that hold leases, by what their last NEXT asked for.
+    """
+    holding = list(islice(store.leases.holding, BUSY_WORKERS_LOOKS_MAX))
+    store.work += len(holding) // BUSY_WORKERS_A_UNIT
+    return sum(holder.connected and serves(holder.asked, domain) for holder in holding)
 
 
 def _holder(entry: Entry) -> dict[str, object]:
@@ -65,13 +87,37 @@ def _holder(entry: Entry) -> dict[str, object]:
     }
 
 
-def tombstone_state(context: Context, key: bytes, now: int) -> dict[str, object] | None:
+def _took_uri(
+    context: Context, entry: Entry, may_see_key: Callable[[bytes], bool]
+) -> dict[str, object]:
+    """Return the job of another domain from which an entry, or its forerunner, took its URI."""
+    found = None if entry.uri is None else context.taken_uris.last_of(entry.uri)
+    if found is not None:
+        key, taken = found
+        # a job that was created later, or of a third domain, took nothing
+        if taken.taken_us >= entry.created and _domain_in(taken.key) == entry.domain.name:
+            shown = key_text(key) if may_see_key(key) else ""
+            return {"took_uri_from": shown, "took_uri_us": taken.taken_us}
+    return {"took_uri_from": None, "took_uri_us": 0}
+
+
+def _domain_in(key: bytes) -> bytes:
+    return key.partition(b":")[0]
+
+
+def tombstone_state(
+    context: Context, key: bytes, now: int, may_see_key: Callable[[bytes], bool]
+) -> dict[str, object] | None:
     """Return what a tombstone under a key says; None: there is none."""
     tombstones = context.store.tombstones
     found = tombstones.find(key, now)
     if found is None:
         return None
     timestamp, deleted_us = found
+    taken = context.taken_uris.of(key)
+    if taken is not None and taken.taken_us != deleted_us:
+        taken = None  # an earlier job of this key
+    by = None if taken is None else key_text(taken.key) if may_see_key(taken.key) else ""
     return {
         "state": "deleted",
         "keys": [key_text(key)],
@@ -79,6 +125,7 @@ def tombstone_state(context: Context, key: bytes, now: int) -> dict[str, object]
         "timestamp": timestamp,
         "deleted_us": deleted_us,
         "tombstone_until_us": tombstones.lasts_until(deleted_us, now),
+        "uri_taken_by": by,
     }
 
 

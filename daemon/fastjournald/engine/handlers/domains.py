@@ -3,7 +3,7 @@
 - DOMAINS lists the domains with entries, a pause or a limit, in byte order, page by page. The cost
   of a page is in proportion to its size: it begins with a search in the sorted names, and a token
   for few domains leads directly to these. A page ends after the work of one turn of the event loop.
-- PAUSE stops the deliveries of a domain for a while.
+- PAUSE stops the deliveries of a domain, or of all, for a while.
 - LIMIT sets rate limit, concurrency limit, lease and attempts of a domain.
 - PURGE deletes the entries of a domain that are not leased, some at a time.
 """
@@ -28,6 +28,7 @@ from fastjournal.limits import (
     LIMITED_DOMAINS_MAX,
     PAIRS_MAX,
     PAUSE_BYTES,
+    PAUSE_RECORD_BYTES,
     PAUSED_BYTES_MAX,
     PAUSED_DOMAINS_MAX,
     PURGE_ENTRIES_MAX,
@@ -47,6 +48,7 @@ from fastjournald.engine.context import (
     Context,
     is_domain,
 )
+from fastjournald.engine.handlers.next import ANY_DOMAIN, is_any_domain
 from fastjournald.engine.handlers.scan.page import (
     BAD_CURSOR,
     CURSOR_BYTES,
@@ -57,7 +59,7 @@ from fastjournald.engine.handlers.scan.page import (
 )
 from fastjournald.engine.handlers.stats import about_domain
 from fastjournald.engine.key_filter import prefix_stop
-from fastjournald.tables.domain_limits import UNLIMITED
+from fastjournald.tables.domain_limits import EVERYTHING, UNLIMITED
 from fastjournald.tables.entry import Entry
 
 
@@ -115,25 +117,34 @@ _PAUSED_TOO_LARGE = f"{ErrorCode.BUSY} the domains that are paused take {PAUSED_
 
 
 def pause(context: Context, _session: Hashable, request: Request, now: int) -> str:
-    """Pause a domain until now + ttl, whether it has entries or not; ttl 0 resumes it."""
+    """Pause a domain until now + ttl, whether it has entries or not; ttl 0 resumes it.
+
+    An empty key pauses everything, beside the pauses of domains and their bounds. A read-only
+    daemon takes some: else the work would begin at the moment at which there is room again.
+    """
     name, ttl = request.key, request.ttl
-    if not is_domain(name):
-        return NOT_A_DOMAIN
+    if not is_any_domain(name):
+        return ANY_DOMAIN
     if ttl is None:
         return _NO_TTL
     store = context.store
-    paused = name in store.rules.pauses
+    pauses = store.rules.pauses
+    paused = name in pauses
     if not ttl:
         if paused:
             store.rules.resume(name)
             context.journal.log.paused(name, 0, now)
         return ""
-    if not paused and len(store.rules.pauses) >= PAUSED_DOMAINS_MAX:
-        return _TOO_MANY_PAUSED
-    if not paused and store.rules.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
-        return _PAUSED_TOO_LARGE
+    if not paused and name != EVERYTHING:
+        if pauses.domains >= PAUSED_DOMAINS_MAX:
+            return _TOO_MANY_PAUSED
+        if pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
+            return _PAUSED_TOO_LARGE
     if context.read_only:
-        return READ_ONLY
+        room = context.pause_room - PAUSE_RECORD_BYTES - len(name)
+        if room < 0:
+            return READ_ONLY
+        context.pause_room = room
     until = min(now + ttl, INSTANT_MAX)
     store.rules.pause(name, until)
     context.journal.log.paused(name, until, now)
@@ -155,7 +166,7 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True):
     interval_us: _Number = msgspec.UNSET
     jobs: _Number = msgspec.UNSET
     lease_us: _Number = msgspec.UNSET
-    attempts: _Number = msgspec.UNSET
+    attempts: Annotated[int, msgspec.Meta(ge=-1, le=LIMIT_MAX)] | msgspec.UnsetType = msgspec.UNSET
 
 
 _decode = msgspec.json.Decoder(_Given).decode

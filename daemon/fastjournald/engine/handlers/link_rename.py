@@ -56,6 +56,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     elif state == EntryState.READY:
         # its domain keeps its turn, for it may be ready there again
         domain.ready.remove(entry)
+        scheduler.drop_requeued(entry)
     elif state == EntryState.DELAYED:
         scheduler.dequeue(entry)
     store.drop_key(old, entry)

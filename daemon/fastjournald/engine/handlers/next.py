@@ -6,12 +6,14 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from itertools import islice
 
+from fastjournal import _native
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
     ASIDE_WORK_MAX,
     ENTRY_WORK,
     HOLD_WORK,
     KEY_BYTES_MAX,
+    NAMES_SORTED_A_UNIT,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
@@ -35,6 +37,7 @@ from fastjournald.engine.context import (
 )
 from fastjournald.engine.next_options import Chosen, next_at, options_of, valid_options
 from fastjournald.engine.undelivered import DeliveringReply
+from fastjournald.engine.waiters import ALL_NAMES, names_of
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
@@ -103,12 +106,19 @@ def next_work(
     if not entries:
         return nothing_due(context, request)
     store, journal = context.store, context.journal
+    if store.scheduler.requeued:
+        for entry in entries:
+            store.scheduler.drop_requeued(entry)
     limited = store.rules.limits.any
+    asked = names_of(request)
+    if asked == ALL_NAMES:
+        context.any_domain_at = now
     pops = request.flags & OVERWRITE
     store.work += (ENTRY_WORK + HOLD_WORK * limited) * len(entries)
     unproven = context.unproven(entries, leased=not pops) if limited else ()
     reply = Reply(flags=TWO_KEYS)
     if pops:
+        store.scheduler.job_counts.pop(entries, now)
         for entry in entries:
             store.remove(entry, now, popped=True)
             store.tombstones.put_for(entry, entry.timestamp, now)
@@ -122,6 +132,7 @@ def next_work(
             attempts_max = valid_options(request).attempts
         journal.leases.leased(entries, token, now, (), attempts_max, unproven)
         store.begin_work(entries, token, session, now)
+        store.leases.note_asked(session, asked)
         if attempts_max:
             store.leases.bound(entries, attempts_max)
         reply.flags |= WORKED_ON
@@ -146,7 +157,7 @@ def _take(
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     named: Domain | None = scheduler.domains.get(request.key) if request.key else None
-    if named is not None and named.held:
+    if (named is not None and named.held) or scheduler.pauses.everything_until:
         return []
     if store.values is not None and store.values.cold:
         missing = _missing(context, request, count, now, unreadable)
@@ -154,9 +165,18 @@ def _take(
             return Missing(missing)
     pops = request.flags & OVERWRITE
     entries: list[Entry] = []
-    first = scheduler.plain
     work_over = store.work + ASIDE_WORK_MAX
+    leaf = None
+    if _native.leaves is not None and not pops and (named is not None or not request.key):
+        leaf = _native.leaves.take_ready
     while len(entries) < count and store.work <= work_over:
+        if leaf is not None:
+            room = leaf(
+                *(turns, named, count, room, overhead, bool(with_data), now),
+                *(scheduler.pop_ready, entries),
+            )
+            if len(entries) == count:
+                break
         if request.key:
             if named is None or not named.has_ready or named.held:
                 break
@@ -165,7 +185,7 @@ def _take(
             domain = next(iter(turns.values()))
         else:
             break
-        if entries and domain is not first and ends_batch(context, request, first, domain):
+        if entries and ends_batch(context, request, entries[0].domain, domain):
             break
         entry = domain.ready.first()
         room -= len(entry.key) + len(entry.uri or b"") + overhead
@@ -180,8 +200,6 @@ def _take(
         domain.delivered_at = now
         if domain.limit is not None:
             rules.note_delivery(domain, now)
-        if not entries:
-            first = domain
         entries.append(entry)
         if pops:
             # ``Store.remove`` also removes its links
@@ -204,6 +222,9 @@ def _turns_for(context: Context, request: Request) -> OrderedDict[bytes, Domain]
     if request.value_type is not None:
         options = valid_options(request)
         if options.selects:
+            if options.prefix:
+                names = scheduler.round_robin.sort_turns(scheduler.names)
+                context.store.work += names // NAMES_SORTED_A_UNIT
             return Chosen(options, scheduler, context.cycles.last(options))
     return scheduler.round_robin.turns
 
@@ -214,7 +235,7 @@ def ends_batch(context: Context, request: Request, first: Domain, domain: Domain
     All leases of a reply have one token, which is their end. The batch ends at a domain with
     another lease length.
     """
-    if request.timeout or request.flags & OVERWRITE:
+    if domain is first or request.timeout or request.flags & OVERWRITE:
         return False
     return context.tokens.lease_us_of(domain) != context.tokens.lease_us_of(first)
 
@@ -280,6 +301,8 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
     if request.key:
         named = store.scheduler.domains.get(request.key)
         domains = [] if named is None else [named]
+    elif store.rules.pauses.everything_until:
+        domains = []
     else:
         domains = list(islice(_turns_for(context, request).values(), count))
     ordered = request.value_type is not None and valid_options(request).ordered

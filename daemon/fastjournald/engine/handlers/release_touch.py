@@ -28,7 +28,10 @@ _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
 def release(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Release a lease; TTL: a new delay. A value: the attempt failed with that error."""
+    """Release a lease; TTL: a new delay. A value: the attempt failed with that error.
+
+    COUNT with a value: the failed attempts, this one included, after which the entry is buried.
+    """
     token = token_of(request)
     if token is None:
         return HALF_TOKEN
@@ -47,7 +50,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     delay = request.ttl
     is_last = False
     if error is not None:
-        is_last = context.jobs.is_last_attempt(entry)
+        is_last = context.jobs.is_last_attempt(entry, request.count or 0)
         if is_last:
             delay = None
         elif delay is None:

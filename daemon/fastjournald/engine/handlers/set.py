@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.endings import REPLACED, REPLACED_UNLOGGED, is_stale
 from fastjournal.cmdlog.format.packed_entry import pack_facts, unpack_facts
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
-from fastjournal.protocol import ErrorCode, Request, ValueType, encode_success_of
+from fastjournal.protocol import (
+    ErrorCode,
+    Function,
+    Pair,
+    Reply,
+    Request,
+    ValueType,
+    encode_success_of,
+)
 from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import (
     BAD_KEY,
@@ -35,9 +44,10 @@ from fastjournald.tables.entry import Entry, EntryState, Extra
 from fastjournald.tables.scheduler import Scheduler
 
 _READY, _DELAYED = EntryState.READY, EntryState.DELAYED
-_TYPE_MAX = int(max(ValueType))
+_SET = Function.SET.value
+TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
-_BAD_TYPE = f"{ErrorCode.BAD_VALUE} value types are 0 to {_TYPE_MAX}"
+_BAD_TYPE = f"{ErrorCode.BAD_VALUE} value types are 0 to {TYPE_MAX}"
 _VOID_WITH_DATA = f"{ErrorCode.BAD_VALUE} a void value has no data"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
 _FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
@@ -69,10 +79,11 @@ class _Met(NamedTuple):
     """Timestamp of the tombstone under its key."""
 
 
-def set_(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
+def set_(context: Context, session: Hashable, request: Request, now: int) -> str | bytes | Reply:
     """Set a key to a value. The second key is the URI, which has at most one waiting entry.
 
     The reply's ttl is the number of entries that it replaced: 0 for a repeat, absent for a new one.
+    If one of them was a job of another domain, the reply has a pair with its key.
     """
     store = context.store
     key, uri, flags = request.key, request.second_key, request.flags
@@ -118,12 +129,15 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     # Insert the new entry before the old one is removed: the domain never becomes empty, so it
     # keeps its turn. Otherwise a domain whose only page is reported often never gets a turn.
     store.insert(entry, now)
+    taken = None
     if met is not None:
         _remove_replaced(store, request, met, now)
-        _count_replaced(context, inherited, entry.domain)
+        taken = _taken_from(context, inherited, entry, now)
     if flags & LISTEN:
         # the reply reports this change: no notification
         context.subscriptions.begin(session, request.identifier, key)
+    if taken is not None and inherited is not None:
+        return Reply(ttl=inherited.replaced, pairs=[Pair(taken.key, ValueType.VOID, b"")])
     if inherited is not None and inherited.replaced:
         return encode_success_of(request.identifier, now, inherited.replaced)
     return ""
@@ -151,7 +165,7 @@ def validate(request: Request) -> str:
         if value_type is None:
             return _NO_VALUE
         return _VOID_WITH_DATA if request.value else ""
-    return _BAD_TYPE if value_type > _TYPE_MAX else ""
+    return _BAD_TYPE if value_type > TYPE_MAX else ""
 
 
 def _precedence(context: Context, session: Hashable, request: Request, met: _Met, now: int) -> str:
@@ -230,13 +244,19 @@ def _remove_replaced(store: Store, request: Request, met: _Met, now: int) -> Non
         store.replace_by_uri(holder, request.timestamp, now, how)
 
 
-def _count_replaced(context: Context, inherited: _Inherited | None, domain: Domain) -> None:
-    """Count a waiting job of another domain that the entry of this domain replaced."""
+def _taken_from(
+    context: Context, inherited: _Inherited | None, entry: Entry, now: int
+) -> Entry | None:
+    """Return the waiting job of another domain whose URI a job took, and count it; None: none."""
     if inherited is None or inherited.waiting is None:
-        return
-    before = inherited.waiting.domain
-    if domain is not before and context.store.scheduler.plain not in (before, domain):
-        context.counters.count_replaced(before.name, domain.name)
+        return None
+    waiting, domain = inherited.waiting, entry.domain
+    if domain is waiting.domain or context.store.scheduler.plain in (waiting.domain, domain):
+        return None
+    assert entry.uri is not None
+    context.counters.count_replaced(waiting.domain.name, domain.name)
+    context.taken_uris.add(waiting.key, entry.uri, entry.key, now)
+    return waiting
 
 
 def _build(context: Context, request: Request, inherited: _Inherited | None, now: int) -> Entry:
@@ -315,12 +335,17 @@ def postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tu
 
 
 def set_waiting(
-    context: Context, requests: Iterable[Request], now: int, grant: Grant | None
+    context: Context,
+    requests: list[Request],
+    start: int,
+    stop: int,
+    now: int,
+    grant: Grant | None,
 ) -> int:
     """Bulk insert: carry out SETs that add entries or replace waiting ones; return how many.
 
-    It ends before the first SET that does more or is refused; the caller passes that one to
-    ``set_``. ``context.replacing`` has the places of those that replaced an entry.
+    It ends before the first request that is no SET, does more or is refused; the caller passes that
+    one to ``set_``. ``context.replacing`` has the places of those that replaced an entry.
     """
     store = context.store
     if context.read_only:
@@ -330,13 +355,27 @@ def set_waiting(
     add_keys, next_serial = store.keys.add_new, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
     entries: list[Entry] = []
-    recorded = {}
+    recorded: dict[int, tuple[Entry, int]] = {}
     persistent: list[Entry] = []
     replaced: list[tuple[Entry, int]] = []
-    for request in requests:
+    leaf = None if wanted or _native.leaves is None else _native.leaves.insert_waiting
+    tables = (
+        *(context.journal.ids, store.keys, store.tombstones, scheduler.domains),
+        *(scheduler.domain_of, scheduler.plain, store.locked, grant, latest),
+        context.settings.postpone_us_max,
+    )
+    made = entries, persistent, replaced, recorded, context.replacing
+    at = start
+    while at < stop:
+        if leaf is not None:
+            at = leaf(requests, at, stop, now, tables, made)
+            if at == stop:
+                break
+        request = requests[at]
         key, uri, flags = request.key, request.second_key, request.flags
         if (
-            find(key) is not None
+            request.function != _SET
+            or find(key) is not None
             or flags & LISTEN
             or request.timeout
             or request.ttl
@@ -355,7 +394,7 @@ def set_waiting(
             )
             entry = Entry(facts, key, uri, request.value, domain)
         elif (grant is not None and not grant.covers(holder)) or (
-            moved := _moved(context, request, holder, now)
+            moved := _moved(context, request, holder, now, len(replaced))
         ) is None:
             break
         else:
@@ -374,6 +413,7 @@ def set_waiting(
             if holder is not None:
                 recorded[len(persistent)] = replaced[-1]
             persistent.append(entry)
+        at += 1
     if persistent:
         context.journal.stored_new(persistent, now, recorded)
         note_superseded(context, persistent)
@@ -394,10 +434,14 @@ def _note(changes: ChangeSet, key: bytes, uri: bytes | None, holder: Entry | Non
         changes.note(uri, owner)
 
 
-def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry | None:
+def _moved(
+    context: Context, request: Request, holder: Entry, now: int, before: int
+) -> Entry | None:
     """Return the entry that replaces a waiting one with the same URI in the same domain.
 
-    None: the SET does more, or the domain's turn depends on the order of insert and remove.
+    None: the SET does more, or the domain's turn depends on the order of insert and remove: where
+    an entry becomes delayed, and it and those that the bulk replaced ``before``, which are removed
+    later, may be all ready ones.
     """
     state, domain = holder.state, holder.domain
     _, _, _, standing_timestamp, created, _ = unpack_facts(holder.facts)
@@ -415,7 +459,7 @@ def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry
     ):
         return None
     not_before, first_due = postponed(context, holder, parts[2], now)
-    if not_before > now and state == _READY:
+    if not_before > now and state == _READY and len(domain.ready) <= before + 1:
         return None
     facts = pack_facts(
         parts[1],

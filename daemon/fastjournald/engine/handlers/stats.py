@@ -1,59 +1,119 @@
-"""STATS: figures of the daemon, of a domain, or of an entry.
+"""STATS: figures of the daemon, of a domain, of an entry, or of the dead letters of a domain.
 
 One of them is the backlog age: the time since the oldest unleased entry became due. An entry is due
 since the due time in its key or the end of its delay; without a due time (0) since it was created.
+A failed attempt begins it anew. So another one is the time since the oldest waiting entry was asked
+for: since its creation, or the due time in its key where that is later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain, islice
+from typing import NamedTuple
 
 import msgspec
 
 from fastjournal.cmdlog.format.layout import unpack_position
-from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.limits import DUE_LOOK_WORK, OLDEST_DUE_LOOKS_MAX, WORKER_ROW_WORK, WORKERS_MAX
+from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES, pack_facts
+from fastjournal.limits import (
+    COUNTED_DOMAIN_WORK,
+    DUE_LOOK_WORK,
+    ENTRY_WORK,
+    OLDEST_DUE_LOOKS_MAX,
+    PAIRS_MAX,
+    TURN_WORK,
+    WORKER_DOMAINS_MAX,
+    WORKER_ROW_WORK,
+    WORKERS_MAX,
+    WRITTEN_BYTES_A_UNIT,
+)
 from fastjournal.protocol import ErrorCode, Function, Pair, Reply, Request, ValueType
+from fastjournal.protocol.replies import PAIR_BYTES, REPLY_BYTES
 from fastjournald.engine.context import (
     BAD_KEY,
     DATA,
     META,
     NOT_A_DOMAIN,
+    TWO_KEYS,
     Context,
     is_domain,
     is_key,
 )
-from fastjournald.engine.handlers.delivery_state import delivery_state, key_text, tombstone_state
+from fastjournald.engine.handlers.delivery_state import (
+    delivery_state,
+    key_text,
+    tombstone_state,
+    workers_busy,
+)
+from fastjournald.engine.handlers.scan.page import (
+    BAD_CURSOR,
+    CURSOR_BYTES,
+    DEAD_LETTERS,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+)
 from fastjournald.engine.store import Store
+from fastjournald.engine.waiters import Waiters
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import STATE_NAMES, Entry
+from fastjournald.tables.job_counts import JobCounts
 
 
-def oldest_due(domain: Domain, store: Store | None = None) -> int | None:
-    """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
+class Oldest(NamedTuple):
+    """Instants of the oldest waiting entries; None: there is none."""
+
+    due: int | None
+    """Since when the oldest ready entry is due."""
+    asked: int | None
+    """Since when one is asked for that is due, or was leased before and waits for its next time."""
+
+
+def oldest_in(domain: Domain, now: int, store: Store | None = None) -> Oldest:
+    """Return the instants of the oldest waiting entries of a domain.
 
     At most 512 binary searches, which are work of the ``store`` where one is given.
     """
     entries = list(_oldest(domain))
     if store is not None:
         store.work += DUE_LOOK_WORK * len(entries)
-    return min(map(_due_since, entries), default=None)
+    return _oldest_of(entries, (domain,), now)
 
 
-def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
-    """Return since when the oldest ready entry is due; None: nothing is ready.
+def oldest_anywhere(store: Store, now: int, looks_max: int) -> Oldest:
+    """Return the instants of the oldest waiting entries of all domains.
 
     Args:
         store: Store of the entries.
+        now: Present instant.
         looks_max: Most domains, and priorities in them, that are looked at: those first
-            whose turn is next.
+            whose turn is next. Also most domains with entries that were leased before.
     """
-    round_robin = store.scheduler.round_robin
+    round_robin, again = store.scheduler.round_robin, store.scheduler.requeued
     domains = chain(round_robin.turns.values(), round_robin.held.ready.values())
     entries = list(islice(chain.from_iterable(map(_oldest, domains)), looks_max))
-    store.work += DUE_LOOK_WORK * len(entries)
-    return min(map(_due_since, entries), default=None)
+    store.work += DUE_LOOK_WORK * (len(entries) + min(len(again), looks_max))
+    return _oldest_of(entries, islice(again.values(), looks_max), now)
+
+
+def _oldest_of(entries: list[Entry], domains: Iterable[Domain], now: int) -> Oldest:
+    asked = chain(map(_asked_since, entries), _requeued_since(domains, now))
+    return Oldest(min(map(_due_since, entries), default=None), min(asked, default=None))
+
+
+def _requeued_since(domains: Iterable[Domain], now: int) -> Iterator[int]:
+    """Yield since when the first entry of each domain that was leased before is asked for."""
+    for domain in domains:
+        if domain.requeued is not None:
+            since, _ = domain.requeued[0]
+            if since <= now:
+                yield since
+
+
+def _asked_since(entry: Entry) -> int:
+    """Return since when an entry is asked for that was not leased before."""
+    return max(entry.not_before, entry.created)
 
 
 def _oldest(domain: Domain) -> Iterator[Entry]:
@@ -104,12 +164,15 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
         grants = context.grants
         if request.flags & META and (grants is None or grants.covers_everything(session)):
             workers, is_cut = about_workers(context)
-            facts["workers"] = [worker.facts() for worker in workers]
+            facts["workers"] = [worker.facts(context.waiters) for worker in workers]
             facts["workers_cut"] = int(is_cut)
     elif not is_domain(key):
         return _NOT_A_DOMAIN
+    elif request.count is not None:
+        return _dead_letters(context, request, request.count, now)
     else:
         facts = about_domain(context, key, now)
+        facts["workers_busy"] = workers_busy(context.store, key)
     data = msgspec.json.encode(facts)
     return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
 
@@ -117,7 +180,7 @@ def stats(context: Context, session: Hashable, request: Request, now: int) -> st
 def about_daemon(store: Store, now: int) -> dict[str, object]:
     """Return the figures of STATS for all entries of the daemon."""
     counts = store.counts()
-    oldest = oldest_due_anywhere(store, OLDEST_DUE_LOOKS_MAX)
+    oldest = oldest_anywhere(store, now, OLDEST_DUE_LOOKS_MAX)
     return {
         "entries": counts.entries,
         "waiting": counts.due + counts.delayed,
@@ -125,20 +188,40 @@ def about_daemon(store: Store, now: int) -> dict[str, object]:
         "delayed": counts.delayed,
         "worked_on": counts.leased,
         "buried": counts.buried,
-        "oldest_due_us": 0 if oldest is None else now - oldest,
+        "oldest_due_us": 0 if oldest.due is None else now - oldest.due,
+        "oldest_waiting_us": 0 if oldest.asked is None else max(0, now - oldest.asked),
         "domains": len(store.scheduler.domains),
+        "paused_until": store.rules.pauses.everything_until,
     }
 
 
 def _totals(context: Context) -> dict[str, int]:
     """Return totals since the start of the daemon, for rates."""
     requests = context.counters.requests
+    job_counts = context.store.scheduler.job_counts
+    context.store.work += COUNTED_DOMAIN_WORK * len(job_counts.by_domain)
     return {
         "requests": sum(requests.values()),
         "set_requests": requests[Function.SET],
         "next_requests": requests[Function.NEXT],
         "delete_requests": requests[Function.DELETE],
+        **about_jobs(job_counts.total()),
+        # with those of plain entries
         "leases_lost": context.store.leases.lost,
+    }
+
+
+def about_jobs(counts: JobCounts | None) -> dict[str, int]:
+    """Return what became of jobs since the start of the daemon."""
+    counts = counts or JobCounts()
+    return {
+        "deliveries": counts.waited_us.number,
+        "jobs_completed": counts.completed,
+        "attempts_failed": counts.attempts_failed,
+        "leases_lost": counts.leases_lost,
+        "jobs_buried": counts.buried,
+        "waited_us": counts.waited_us.total,
+        "run_us": counts.run_us.total,
     }
 
 
@@ -152,11 +235,23 @@ class WorkerRow(msgspec.Struct, gc=False):
     worked_on: int = 0
     since_us: int = 0
     """Begin of the first of its leases; 0: it has none, or one from before the start."""
-    domain: str = ""
+    domain: bytes = b""
+    takes: tuple[bytes, ...] = ()
+    """Domains that its last NEXT with work asked for, as ``waits_for`` names them."""
+    session: Hashable = None
+    """None: it has ended. No part of the reply."""
 
-    def facts(self) -> dict[str, object]:
+    def facts(self, waiters: Waiters) -> dict[str, object]:
         """Return it as an object of the reply, with 0 and 1 as everywhere in STATS."""
-        return msgspec.structs.asdict(self) | {"connected": int(self.connected)}
+        facts = msgspec.structs.asdict(self)
+        del facts["session"]
+        waits_for = waiters.domains_of(self.session, WORKER_DOMAINS_MAX) if self.waiting else []
+        return facts | {
+            "connected": int(self.connected),
+            "domain": key_text(self.domain),
+            "takes": list(map(key_text, self.takes[:WORKER_DOMAINS_MAX])),
+            "waits_for": list(map(key_text, waits_for)),
+        }
 
 
 def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
@@ -180,7 +275,9 @@ def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
                 waiters.count_of(holder.session),
                 holder.number,
                 oldest.since,
-                "" if domain is None else key_text(domain.name),
+                b"" if domain is None else domain.name,
+                holder.asked,
+                holder.session,
             )
         )
     is_cut = len(leases.holding) > len(rows)
@@ -195,7 +292,7 @@ def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
             if len(rows) == WORKERS_MAX:
                 is_cut = True
                 break
-            rows.append(WorkerRow(leases.name_of(session), connected=True, waiting=number))
+            rows.append(WorkerRow(leases.name_of(session), True, number, session=session))
     store.work += looks * WORKER_ROW_WORK
     return rows, is_cut
 
@@ -203,23 +300,29 @@ def about_workers(context: Context) -> tuple[list[WorkerRow], bool]:
 def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
     """Return the figures of STATS for a domain; at most 512 binary searches."""
     store = context.store
+    store.work += context.waiters.prefix_lengths * DUE_LOOK_WORK
     domain = store.scheduler.domains.get(name)
     limit = store.rules.limits.of(name)
-    limits = {
+    rules = {
+        "daemon_paused_until": store.rules.pauses.everything_until,
         "interval_us": limit.interval_us,
         "jobs_max": limit.jobs,
         "lease_us": limit.lease_us or context.settings.lease_us_default,
-        "attempts_max": limit.attempts or context.settings.attempts_max,
+        "attempts_max": max(limit.attempts or context.settings.attempts_max, 0),
+        "next_waiting": context.waiters.number_serving(name),
     }
+    jobs = about_jobs(store.scheduler.job_counts.by_domain.get(name))
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
         return {
             **counts,
             "oldest_due_us": 0,
+            "oldest_waiting_us": 0,
             "paused_until": store.rules.pauses.until(name),
-            **limits,
+            **rules,
+            **jobs,
         }
-    oldest = oldest_due(domain, store)
+    oldest = oldest_in(domain, now, store)
     return {
         "entries": domain.entries,
         "waiting": len(domain.ready) + len(domain.delayed),
@@ -227,18 +330,73 @@ def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
         "delayed": len(domain.delayed),
         "worked_on": domain.worked_on,
         "buried": domain.buried,
-        "oldest_due_us": 0 if oldest is None else now - oldest,
+        "oldest_due_us": 0 if oldest.due is None else now - oldest.due,
+        "oldest_waiting_us": 0 if oldest.asked is None else max(0, now - oldest.asked),
         "paused_until": domain.paused_until,
-        **limits,
+        **rules,
+        **jobs,
     }
+
+
+_FIRST_PLACE = bytes(ORDER_BYTES)
+"""Place in the order of work before that of each entry."""
+_BEHIND = b"\xff" * 8
+"""End of a place that is behind the entry whose facts begin so: an instant follows there."""
+_PART = 64
+"""Dead letters that are looked up at once."""
+
+
+def _dead_letters(context: Context, request: Request, count: int, now: int) -> str | Reply:
+    """Return a page of the dead letters of a domain in the order of work, each as an entry."""
+    store, name, place = context.store, request.key, _FIRST_PLACE
+    if request.second_key:
+        cursor = decode_cursor(request.second_key, DEAD_LETTERS)
+        if cursor is None or cursor.text != name or len(cursor.next_key) < ORDER_BYTES:
+            return BAD_CURSOR
+        place = cursor.next_key
+    domain = store.scheduler.domains.get(name)
+    room = (
+        context.reply_bytes_max
+        - REPLY_BYTES
+        - CURSOR_BYTES
+        - len(name)
+        - ORDER_BYTES
+        - len(_BEHIND)
+    )
+    work_over = store.work + TURN_WORK
+    reply = Reply(flags=TWO_KEYS, pairs=[])
+    pairs: list[Pair] = []
+    for entry in () if domain is None else _buried_from(domain, place):
+        data = msgspec.json.encode(about_entry(store, entry, now))
+        pair = Pair(entry.key, int(ValueType.STRING), data, entry.uri or b"")
+        room -= PAIR_BYTES + len(pair.key) + len(pair.second_key) + len(data)
+        if pairs and (len(pairs) == (count or PAIRS_MAX) or store.work > work_over or room < 0):
+            reply.cursor = encode_cursor(Cursor(DEAD_LETTERS, count, place, name))
+            break
+        pairs.append(pair)
+        store.work += ENTRY_WORK + len(data) // WRITTEN_BYTES_A_UNIT
+        place = entry.facts[:ORDER_BYTES] + _BEHIND
+    reply.pairs = pairs
+    return reply
+
+
+def _buried_from(domain: Domain, place: bytes) -> Iterator[Entry]:
+    """Yield the dead letters of a domain from a place in the order of work on."""
+    while part := domain.buried_order.part_from(place, _PART):
+        yield from part
+        place = domain.buried_order.key_after(part[-1])
 
 
 def _about_key(
     context: Context, session: Hashable, key: bytes, now: int, *, explained: bool
 ) -> dict[str, object] | None:
+
+    def may_see_key(other: bytes) -> bool:
+        return context.grants is None or context.grants.may_see_key(session, other)
+
     entry = context.store.find(key)
     if entry is None:
-        return tombstone_state(context, key, now) if explained else None
+        return tombstone_state(context, key, now, may_see_key) if explained else None
     facts = about_entry(context.store, entry, now)
     if not explained:
         return facts
@@ -246,7 +404,7 @@ def _about_key(
     def may_see(other: Entry) -> bool:
         return context.grants is None or context.grants.may_see(session, other)
 
-    return facts | delivery_state(context, entry, now, may_see)
+    return facts | delivery_state(context, entry, now, may_see, may_see_key)
 
 
 def about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:

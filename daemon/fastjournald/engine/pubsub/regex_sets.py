@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
-import re2
-
 from fastjournal.limits import (
     EXPRESSION_SET_INSTRUCTIONS,
     INSTRUCTION_MEMORY_BYTES,
@@ -52,6 +50,8 @@ class CompiledSet:
         self._key: bytes | None = None
         self._found: list[int] = []
         self._set: Any = None
+        import re2  # noqa: PLC0415 - a start is faster; the first expression loads it
+
         while self._set is None:
             made = re2.Set.SearchSet(re2_options(self.bytes))
             for expression in expressions:

@@ -8,13 +8,14 @@ Byte layout of a cursor, integers big endian and unsigned:
 
     offset size  field
     0      1     version, 1
-    1      1     kind: 1 range, 2 expression, 3 domains
+    1      1     kind: 1 range, 2 expression, 3 domains, 4 dead letters of a domain
     2      2     count of the first request, 0: as many as fit a reply
     4      2     size of the next key
-    6      n     next key, or name of a domain: the first that may be returned
+    6      n     next key, or name of a domain: the first that may be returned; kind 4: place in
+                 the order of work
            2     size of the text
            n     kind 1: the last key of the range, empty: no upper end; kind 2: the expression;
-                 kind 3: the prefix of the names
+                 kind 3: the prefix of the names; kind 4: the domain
            4     CRC-32C of all before
 
 The checksum detects damage, not forgery: a cursor gives access to nothing that a range or an
@@ -54,6 +55,7 @@ _CHECK: Final = Struct(">I")
 RANGE: Final = 1
 EXPRESSION: Final = 2
 DOMAINS: Final = 3
+DEAD_LETTERS: Final = 4
 
 CURSOR_BYTES: Final = _HEAD.size + _SIZE.size + _CHECK.size
 """Size of a cursor without its next key and its text."""

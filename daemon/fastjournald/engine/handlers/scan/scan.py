@@ -110,9 +110,9 @@ class Scan:
     def end_page(self) -> None:
         """End the page, with a cursor to the rest, which may be empty.
 
-        The next page begins after the last pair of this one; so there must be one.
+        The next page begins where the search stopped: a page that has not begun goes on.
         """
-        if self._page.pairs:
+        if self._page.pairs or self._search.next_key != self._plan.keys.start:
             self._search.is_over = True
 
     def step(
