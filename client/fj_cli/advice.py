@@ -16,7 +16,7 @@ _FOR_OPTIONS = {
     INSTANT_HINT: "write a later one, like 2030-11-20T12:00Z or +10m",
     EARLIER_INSTANT_HINT: "write an earlier one, like 2030-11-20T12:00Z or +10m",
     MICROSECONDS_HINT: "write microseconds since 1970, or not_before, like 2030-11-20T12:00Z",
-    PLAIN_HINT: "use 'fj-cli set --domain' for work, or --plain if it is meant",
+    PLAIN_HINT: "use 'fj-cli set --queue' for work, or --plain if it is meant",
 }
 
 _OF_REFUSALS = {

@@ -14,6 +14,7 @@ import trio
 
 from fastjournal.client.core.results import Entry
 from fj_cli.command_group import reap_orphans, signal_group
+from fj_cli.command_stderr import CommandStderr, open_command_stderr
 from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
@@ -58,6 +59,8 @@ def environment_of(
         put("VALUE", input_of(entry))
     if entry.uri:
         put("URI", entry.uri)
+    if entry.unique is not None:
+        put("UNIQUE", entry.unique)
     parts = entry.journal_key
     if parts is not None:
         put("DOMAIN", parts.domain)
@@ -78,8 +81,11 @@ def input_of(entry: Entry) -> bytes:
 class Child:
     """Command that was started, and its process group. ``run`` has to follow."""
 
-    def __init__(self, process: trio.Process, children: Children) -> None:
+    def __init__(
+        self, process: trio.Process, stderr: CommandStderr | None, children: Children
+    ) -> None:
         self._process = process
+        self._stderr = stderr
         self._children = children
         self._is_ending = False
 
@@ -104,8 +110,15 @@ class Child:
             if process.returncode is None:
                 with trio.CancelScope(shield=True):
                     await _end_group(process, kill_after_s)
+            if self._stderr is not None:
+                self._stderr.read_rest()
             self._children.ended(process)
         return code
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it wrote to standard error, without control characters."""
+        return "" if self._stderr is None else self._stderr.last_line.text
 
     def suspend(self) -> None:
         """Stop the group, unless it is being ended."""
@@ -120,9 +133,14 @@ class Child:
 
 
 class Children:
-    """Child processes of a worker: commands, and orphans of these that it has adopted."""
+    """Child processes of a worker: commands, and orphans of these that it has adopted.
 
-    def __init__(self) -> None:
+    Args:
+        nursery: Tasks in it pass on what commands write to standard error, also after their end.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
         self._own: set[int] = set()
         self._starting = 0
 
@@ -135,16 +153,25 @@ class Children:
         Raises:
             OSError: It cannot be run; ``is_transient`` says whether that is the command's fault.
         """
+        stderr = open_command_stderr()
         self._starting += 1
         try:
             process = await trio.lowlevel.open_process(
-                argv, stdin=subprocess.PIPE, env=environment, start_new_session=True
+                argv,
+                stdin=subprocess.PIPE,
+                stderr=None if stderr is None else stderr.writing,
+                env=environment,
+                start_new_session=True,
             )
             self._own.add(process.pid)
         finally:
             self._starting -= 1
             self.reap_orphans()
-        return Child(process, self)
+            if stderr is not None:
+                stderr.close_writing()
+                # also where it was not started: then it is at its end
+                self._nursery.start_soon(stderr.pass_on)
+        return Child(process, stderr, self)
 
     def ended(self, process: trio.Process) -> None:
         """Note the end of a command; its zombie may have hidden those of orphans."""

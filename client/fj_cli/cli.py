@@ -10,11 +10,24 @@ from typing import Any
 import click
 
 from fastjournal.options import version_option
+from fastjournal.printable import did_you_mean
 from fastjournal.program import drop
 from fj_cli.examples import with_examples
 from fj_cli.shared_options import DONE, server_option
 
 _EXAMPLES = "\nExamples:\n"
+
+_OF_OTHERS = {
+    **dict.fromkeys(("queues", "list-queues", "queue", "tubes", "topics"), "domains"),
+    **dict.fromkeys(("enqueue", "put", "push", "publish", "send", "submit"), "set"),
+    **dict.fromkeys(("retry", "requeue", "redrive"), "dead retry"),
+    **dict.fromkeys(("failed", "dlq", "dead-letters"), "dead list"),
+    **dict.fromkeys(("reserve", "pop", "receive", "consume", "work", "worker"), "next"),
+    **dict.fromkeys(("ack", "complete", "remove", "rm"), "delete"),
+    **dict.fromkeys(("status", "info"), "stats"),
+    **dict.fromkeys(("empty", "flush", "clear", "drain"), "purge"),
+}
+"""Words of other queues: subcommands, and what they are here."""
 
 
 class LazyGroup(click.Group):
@@ -56,11 +69,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the subcommand; a name that is none is an error that names the nearest."""
         if args[0] not in self.lazy and not args[0].startswith("-"):
-            from difflib import get_close_matches  # noqa: PLC0415 - only where needed
-
-            near = get_close_matches(args[0], self.lazy, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else "see --help"
-            ctx.fail(f"No such command {args[0]!r}: {meant}")
+            other = None if self.words else _OF_OTHERS.get(args[0].replace("_", "-"))
+            meant = f"did you mean {other}?" if other else did_you_mean(args[0], self.lazy)
+            ctx.fail(f"No such command {args[0]!r}: {meant or 'see --help'}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -87,12 +98,14 @@ COMMANDS = {
     "release": ("requests", "Release the lease of an entry."),
     "bury": ("requests", "Bury an entry: a dead letter."),
     "kick": ("domains", "Make buried entries ready again."),
+    "dead": ("dead", "Dead letters of queues: count, list, retry, drop."),
     "purge": ("domains", "Delete the entries of a domain that nobody works on."),
     "limit": ("domains", "Set or show the rate and concurrency limits of a domain."),
-    "pause": ("requests", "Deliver no entry of a domain for a while."),
-    "resume": ("requests", "End the pause of a domain."),
+    "pause": ("requests", "Deliver no entry of a domain, or of all, for a while."),
+    "resume": ("requests", "End the pause of a domain, or of all."),
     "watch": ("top", "Print changes as they happen."),
     "stats": ("stats", "Show counts of the daemon, a domain or an entry."),
+    "workers": ("stats", "List who works on what, who is idle, and whether a queue is served."),
     "explain": ("stats", "Say why an entry is not delivered now, and what to do."),
     "top": ("top", "Show domains, rates and the sync time, live."),
     "ping": ("bench", "Measure the round trip to the daemon."),
@@ -102,6 +115,7 @@ COMMANDS = {
     "import": ("import_", "Import the pending jobs of another queue into the daemon."),
     "spool": ("spool", "Look at a local spool."),
     "log": ("log", "Look at a command log, or repair it, without a daemon."),
+    "remote": ("remote", "Begin, look at or restore a log in an object store."),
     "token": ("requests", "Make tokens for AUTH."),
     "demo": ("demo", "Send real change events through all programs, and count."),
 }
@@ -129,8 +143,8 @@ class Root(LazyGroup):
         "show_default": True,
     },
     epilog="""\b
-Durations: 90s, 5m, 1h30m, 250ms. Instants: 2026-11-20T12:00Z (UTC where no zone is given),
-+10m from now, @1763640000.
+Durations: 90s, 5m, 1h30m, 250ms; a number alone is seconds.
+Instants: 2026-11-20T12:00Z (UTC where no zone is given), +10m from now, @1763640000.
 In JSON, bytes that are not UTF-8 are in base64, in a field with _b64 behind its name; --b64 takes
 keys, URIs and domains in that form. Floats that are not finite are "NaN", "Infinity", "-Infinity".
 Exit codes: 0 done, 1 refused or damage found, 2 usage, 69 cannot connect, 74 I/O error,

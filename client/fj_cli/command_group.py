@@ -134,6 +134,8 @@ class CommandGroup:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
 
     def _is_stopped(self) -> bool:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13: a stop is seen by nobody
+            return False
         try:
             stopped = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG)
         except ChildProcessError:
@@ -146,6 +148,8 @@ class CommandGroup:
 
     def _awaits_stop(self) -> bool:
         """Whether SIGTSTP is pending for the stopped command: SIGCONT would discard it."""
+        if not os.path.isdir("/proc/self"):  # no system but Linux says it
+            return False
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         pending = next(line for line in status.split("\n") if line.startswith("ShdPnd:"))
         return bool(int(pending.split()[1], 16) & 1 << signal.SIGTSTP - 1)
@@ -240,6 +244,8 @@ def reap_orphans(own: Container[int]) -> None:
     A process whose parent has ended becomes a child of process 1 of its container, or of the next
     subreaper, and stays a zombie until that has waited for it.
     """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13, which has no subreaper either
+        return
     with suppress(ChildProcessError):  # there is no child
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid in own:

@@ -50,6 +50,7 @@ from fastjournal.cmdlog.recovery.segment_reader import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key
+from fastjournal.limits import INSTANT_US_MAX
 from fj_cli.output import show_bytes
 
 _GROUP_LOOKS_MAX = 500
@@ -93,7 +94,8 @@ def entry_history(
         directory: Directory of a log or a snapshot, locked for reading.
         numbers: Its segments.
         key: Any key.
-        domain: Pauses and limits of this domain are events too; None: those of the key's domain.
+        domain: Pauses and limits of this domain are events too, as are pauses of everything; None:
+            those of the key's domain.
 
     Raises:
         LogFailedError: A segment cannot be read.
@@ -124,8 +126,12 @@ class _HistorySearch:
             record = _decoded(data, offset, body, end)
             if record is not None:
                 token = _token_before(data, spans, place, record)
+                taken = _uri_taken(data, spans, place, record)
                 for event in self._events_of(record, token):
-                    yield msgspec.structs.replace(event, segment=segment, offset=offset)
+                    text = event.text
+                    if event.what in ("set", "replaced"):
+                        text = "; ".join(filter(None, (text, taken)))
+                    yield msgspec.structs.replace(event, text=text, segment=segment, offset=offset)
 
     def _matches(
         self, data: bytes, spans: list[tuple[int, int, int]], starts: list[int]
@@ -210,12 +216,15 @@ class _HistorySearch:
                 yield _change(record, operation, key)
 
     def _of_domain(self, record: Record, operation: Pause | Limit) -> HistoryEvent | None:
-        if operation.domain != self._domain:
+        of_all = not operation.domain and self._domain is not None
+        if operation.domain != self._domain and not of_all:
             return None
         if isinstance(operation, Pause):
+            what = "all domains" if of_all else "domain"
             if not operation.until:
-                return _event(record, "domain resumed")
-            return _event(record, "domain paused", until_us=operation.until)
+                return _event(record, f"{what} resumed")
+            until = operation.until if operation.until <= INSTANT_US_MAX else None
+            return _event(record, f"{what} paused", until_us=until)
         text = f"interval {operation.interval_us / 1e6:g} s, jobs {operation.jobs}"
         return _event(record, "domain limited", text=text)
 
@@ -274,9 +283,12 @@ def _event(
 
 
 def _names_of_domain(domain: bytes) -> list[bytes]:
-    """Return the bytes that a Pause or Limit of a domain begins with, as msgpack has them."""
-    name = msgspec.msgpack.encode(domain)
-    return [msgspec.msgpack.encode(tag) + name for tag in ("pause", "limit")]
+    """Return the bytes that a Pause or Limit of a domain begins with, as msgpack has them.
+
+    And a Pause of everything, which has no name.
+    """
+    named = ("pause", domain), ("limit", domain), ("pause", b"")
+    return [msgspec.msgpack.encode(tag) + msgspec.msgpack.encode(name) for tag, name in named]
 
 
 def _places(data: bytes, wanted: bytes, starts: list[int], end: int) -> Iterator[int]:
@@ -311,6 +323,42 @@ def _token_before(
             content = _content_of(head)
             return content.token if isinstance(content, Lease) else None
     return None
+
+
+_REPLACED_MAX = 2
+"""Removals of replaced entries that may follow the record of a SET: under its key, and its URI."""
+
+
+def _uri_taken(data: bytes, spans: list[tuple[int, int, int]], place: int, record: Record) -> str:
+    """Return which job of another domain took, or lost, the URI by this record; empty: none."""
+    content = _content_of(record)
+    if isinstance(content, Envelope) and content.uri:
+        for distance in range(1, _REPLACED_MAX + 1):
+            if place + distance < len(spans):
+                removal = _decoded(data, *spans[place + distance])
+                lost = None if removal is None else _content_of(removal)
+                if _gives_way(lost, content.key, distance):
+                    assert isinstance(lost, Completion)
+                    return f"took its URI from {show_bytes(lost.key)}"
+    elif isinstance(content, Completion):
+        distance = unpack_ending(content.facts, record.time_us or 0).how - endings.REPLACED
+        if 0 < distance <= min(_REPLACED_MAX, place):
+            setting = _decoded(data, *spans[place - distance])
+            entry = None if setting is None else _content_of(setting)
+            if isinstance(entry, Envelope) and _gives_way(content, entry.key, distance):
+                return f"{show_bytes(entry.key)} took its URI"
+    return ""
+
+
+def _gives_way(removal: Content | None, key: bytes, distance: int) -> bool:
+    """Whether a removal is that of a job of another domain, by the SET so many records before."""
+    if not isinstance(removal, Completion) or removal.timestamp is None:
+        return False
+    how = unpack_ending(removal.facts, 0).how
+    old, new = parse_journal_key(removal.key), parse_journal_key(key)
+    if how != endings.REPLACED + distance or old is None or new is None:
+        return False
+    return old.domain != new.domain
 
 
 def _content_of(record: Record) -> Content | None:

@@ -152,7 +152,8 @@ class JobCommand:
         if code == 0:
             await job.complete()
             return CommandOutcome(Ended.DONE, 0)
-        failed = await job.fail(self._error or _failure(code))
+        line = "" if self._child is None else self._child.last_line
+        failed = await job.fail(": ".join(filter(None, (self._error or _failure(code), line))))
         if failed.buried:
             return CommandOutcome(Ended.BURIED, code, remark=failed.reason)
         remark = self._remark

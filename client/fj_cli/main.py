@@ -15,7 +15,10 @@ from fastjournal.errors import (
     FastjournalError,
     LogFailedError,
     ProtocolError,
+    RemoteLogError,
     SpoolFailedError,
+    StoreRefusedError,
+    StoreUnavailableError,
 )
 from fastjournal.program import drop, drop_what_fails, prepare_stdio
 from fj_cli.cli import cli
@@ -32,6 +35,9 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
     (ProtocolError, CANNOT_CONNECT),
     (LogFailedError, IO_FAILED),
     (SpoolFailedError, IO_FAILED),
+    (StoreRefusedError, USAGE),
+    (StoreUnavailableError, CANNOT_CONNECT),
+    (RemoteLogError, IO_FAILED),
 )
 
 

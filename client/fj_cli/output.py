@@ -27,7 +27,8 @@ import click
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import BadRequestError, FastjournalError
-from fastjournal.keys import parse_journal_key
+from fastjournal.keys import parse_journal_key, shown_domain, unique_of
+from fastjournal.limits import INSTANT_US_MAX
 from fastjournal.program import drop, holds_unicode
 from fastjournal.protocol.constants import State, ValueType
 from fastjournal.time_texts import format_duration, format_when
@@ -263,6 +264,25 @@ def show_bytes(data: bytes, characters: int | None = None) -> str:
     return safe if characters is None or len(safe) <= characters else safe[: characters - 1] + "…"
 
 
+def second_key_fields(key: bytes, second_key: bytes | None) -> dict[str, Any]:
+    """Return the second key of an entry as a JSON object has it: as ``unique`` or ``uri``."""
+    unique = unique_of(key, second_key)
+    if unique is not None:
+        return bytes_field("unique", unique)
+    return bytes_field("uri", second_key) if second_key else {}
+
+
+def show_second_key(key: bytes, second_key: bytes | None) -> str:
+    """Return the second key of an entry for a terminal: its URI, or ``unique`` and the value."""
+    unique = unique_of(key, second_key)
+    return show_bytes(second_key or b"") if unique is None else f"unique {show_bytes(unique)}"
+
+
+def show_domain(domain: bytes, characters: int | None = None) -> str:
+    """Return a domain for a terminal: that of a host with a port as people write it."""
+    return show_bytes(shown_domain(domain), characters)
+
+
 def entry_fields(entry: Entry) -> dict[str, Any]:
     """Return an entry as a JSON object. Names say their unit; what does not apply is null.
 
@@ -271,15 +291,15 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     key, uri = entry.key, entry.second_key
     if parse_journal_key(key) is None and parse_journal_key(uri) is not None:
         key, uri = uri, key
-    fields = bytes_field("key", key)
-    if uri:
-        fields |= bytes_field("uri", uri)
+    fields = bytes_field("key", key) | second_key_fields(key, uri)
     parts = parse_journal_key(key)
     if parts is not None:
         fields |= bytes_field("domain", parts.domain)
         fields |= {"priority": parts.priority, "not_before_us": parts.not_before_us}
         fields |= bytes_field("id", parts.id)
     fields["type"] = type_name(entry.value_type)
+    if is_json(entry):
+        fields["format"] = "json"
     value = plain_value(entry)
     fields |= bytes_field("value", value) if isinstance(value, bytes) else {"value": value}
     if entry.token is not None:
@@ -300,6 +320,18 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         if parts is not None:
             fields["not_before_us"] = meta.not_before_us  # a release with a delay has moved it
     return fields
+
+
+def is_json(entry: Entry) -> bool:
+    """Whether the value is a string that is a JSON object or array, as clients write a dict."""
+    data = entry.value
+    if entry.value_type != ValueType.STRING or data[:1] not in (b"{", b"["):
+        return False
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def show_value(entry: Entry, characters: int | None = _CELL_CHARACTERS) -> str:
@@ -358,6 +390,9 @@ INSTANTS = {
     "locked_until_us",
     "lease_ends_us",
     "paused_until_us",
+    "daemon_paused_until_us",
+    "oldest_us",
+    "newest_us",
 }
 """Fields that are instants; all others in ``_us`` are durations."""
 _AS_IS = {"token"}
@@ -390,7 +425,9 @@ def type_name(value_type: int) -> str:
 def note_nothing_due(next_at_us: int | None) -> None:
     """Write that nothing is due, and when something is."""
     now_us = SystemClock().now_us()
-    later = "" if next_at_us is None else f"; ask again at {format_when(next_at_us, now_us)}"
+    later = ""
+    if next_at_us is not None and next_at_us <= INSTANT_US_MAX:
+        later = f"; ask again at {format_when(next_at_us, now_us)}"
     note(f"nothing is due{later}")
 
 
@@ -400,10 +437,10 @@ def write_jobs(entries: Iterable[Entry], title: str | None, as_json: bool | None
         entries,
         as_json,
         fields=entry_fields,
-        columns=("key", "URI", "attempts", "value"),
+        columns=("key", "URI or unique", "attempts", "value"),
         row=lambda entry: [
             show_bytes(entry.key),
-            show_bytes(entry.uri),
+            show_second_key(entry.key, entry.second_key),
             "" if entry.meta is None else str(entry.meta.attempts),
             show_value(entry),
         ],

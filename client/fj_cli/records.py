@@ -15,6 +15,7 @@ from fastjournal.cmdlog.recovery.inspect_archive import archived_files, is_archi
 from fastjournal.cmdlog.snapshot import is_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.keys import unique_of
 from fastjournal.time_texts import format_instant
 from fj_cli.output import bytes_field, show_bytes
 
@@ -98,7 +99,10 @@ def record_line(record: Record) -> str:
     entry = fields.get("entry")
     if entry is not None:
         words.append(_text(entry, "key"))
-        if entry.get("uri") or entry.get("uri_b64"):
+        unique = unique_of(entry.get("key", "").encode(), (entry.get("uri") or "").encode())
+        if unique is not None:
+            words.append(f"unique={_brief(unique.decode())}")
+        elif entry.get("uri") or entry.get("uri_b64"):
             words.append(f"uri={_text(entry, 'uri')}")
         words.append(f"value={_text(entry, 'value')}")
     for name in ("operation", "completion", "failure", "payload", "payload_b64", "result"):

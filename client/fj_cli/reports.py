@@ -14,10 +14,14 @@ from typing import Any
 import msgspec
 
 from fastjournal.client.core.results import Entry
+from fastjournal.clock import SystemClock
+from fastjournal.loglines import configure_log, json_head
 from fastjournal.stderr_queue import QueuedStderr, lines_dropped
 from fastjournal.time_texts import format_duration
 from fj_cli.output import bytes_field, note, show_bytes
-from fj_cli.text import json_text, safe_text
+from fj_cli.text import json_text
+
+LOG = logging.getLogger("fj_cli")
 
 
 class Ended(StrEnum):
@@ -31,6 +35,11 @@ class Ended(StrEnum):
     """The lease ended before the work: another worker may have the job."""
     STOPPED = "stopped"
     """The worker had to end at once, or could not start the command; the lease is released."""
+
+
+_LEVELS = {Ended.DONE: logging.INFO, Ended.STOPPED: logging.INFO}
+"""Levels of reports; of all others it is a warning. Where the queue of standard error is full, they
+are kept as ``info``: reports of entries do not crowd out what is rarer."""
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
@@ -47,6 +56,8 @@ class CommandOutcome(msgspec.Struct, frozen=True):
 class Reports:
     """Writes a line for each entry, and one with the sums.
 
+    They have the form of log lines, as those of the library that come between them.
+
     Args:
         as_json: They are JSON objects.
     """
@@ -54,19 +65,18 @@ class Reports:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._counts: Counter[Ended] = Counter()
+        configure_log("info", "json" if as_json else "text")
         if as_json and isinstance(sys.stderr, QueuedStderr):
             sys.stderr.describe = _describe_dropped
 
-    def note(self, text: str, level: int = logging.WARNING) -> None:
-        """Write a line for people; what could disturb a terminal is escaped."""
-        if isinstance(sys.stderr, QueuedStderr):
-            sys.stderr.put(safe_text(text), level)
-        else:
-            note(text)
+    def note(self, text: str) -> None:
+        """Write a warning; what could disturb a terminal is escaped."""
+        LOG.warning("%s", text)
 
     def add(self, entry: Entry, outcome: CommandOutcome, seconds: float) -> None:
         """Report an entry."""
         self._counts[outcome.ended] += 1
+        level = _LEVELS.get(outcome.ended, logging.WARNING)
         if self._as_json:
             fields: dict[str, Any] = {"result": outcome.ended}
             fields |= bytes_field("key", entry.key)
@@ -76,14 +86,15 @@ class Reports:
                 "elapsed_us": round(seconds * 1e6),
                 "remark": outcome.remark or None,
             }
-            self._report(json_text(fields))
+            self._write(fields, level, logging.INFO)
             return
         text = f"{outcome.ended:7} {show_bytes(entry.key)} after {seconds:.1f}s"
         if outcome.exit_code:
             text += f", exit {outcome.exit_code}"
         if outcome.delay_us is not None:
             text += f", due again in {format_duration(outcome.delay_us)}"
-        self._report(f"{text}: {outcome.remark}" if outcome.remark else text)
+        text = f"{text}: {outcome.remark}" if outcome.remark else text
+        LOG.log(level, "%s", text, extra={"kept_as": logging.INFO})
 
     def summary(self) -> None:
         """Write the sums, and the number of lines that could not be written."""
@@ -91,17 +102,25 @@ class Reports:
         dropped = lines_dropped()
         if self._as_json:
             untold = {"untold": dropped} if dropped else {}
-            self.note(json_text({"result": "summary", **counts, **untold}))
+            self._write({"result": "summary", **counts, **untold}, logging.INFO, logging.WARNING)
             return
         text = ", ".join(f"{count} {ended}" for ended, count in counts.items())
         if dropped:
             text += f"; {dropped} lines could not be written"
-        self.note(text)
+        LOG.info("%s", text, extra={"kept_as": logging.WARNING})
 
-    def _report(self, text: str) -> None:
-        """Write the report of an entry: it does not crowd out what is rarer."""
-        self.note(text, logging.INFO)
+    def _write(self, fields: dict[str, Any], level: int, kept_as: int) -> None:
+        """Write a report as JSON, with its numbers as such."""
+        text = _json_line(fields, level)
+        if isinstance(sys.stderr, QueuedStderr):
+            sys.stderr.put(text, kept_as)
+        else:
+            note(text)
+
+
+def _json_line(fields: dict[str, Any], level: int) -> str:
+    return json_text(json_head(SystemClock().now_us() / 1e6, level) | fields)
 
 
 def _describe_dropped(dropped: Counter[int]) -> str:
-    return json_text({"result": "untold", "untold": dropped.total()})
+    return _json_line({"result": "untold", "untold": dropped.total()}, logging.WARNING)

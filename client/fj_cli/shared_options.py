@@ -6,7 +6,7 @@ import base64
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fastjournal.errors import BadRequestError, FastjournalError
+from fastjournal.keys import typed_domain
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.options import ENVIRONMENT, HELP, SERVER_DEFAULT, flag
 from fastjournal.time_texts import parse_duration, parse_instant
 from fastjournal.times import check_instant, to_datetime
 from fj_cli.text import Microseconds
@@ -23,6 +24,7 @@ from fj_cli.text import Microseconds
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
     from fastjournal.client.core.client_credentials import Credentials
+    from fastjournal.client.core.settings import Settings
 
     BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
@@ -122,11 +124,26 @@ class NameType(BytesParamType):
             self.fail(f"{value!r} is no base64", param, ctx)
 
 
+class DomainType(NameType):
+    """A domain: as it is, or that of a host with a port as people write it."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the bytes."""
+        data = super().convert(value, param, ctx)
+        is_coded = isinstance(value, bytes) or (ctx is not None and ctx.meta.get(_B64))
+        return data if is_coded else typed_domain(data)
+
+
 DURATION = ParsedType("duration", to_microseconds)
 """A duration as people write it; its value is in microseconds."""
 INSTANT = InstantType()
 EXPIRY = ExpiryType()
 NAME = NameType()
+DOMAIN = DomainType()
 
 
 LEASE = "5m"
@@ -176,8 +193,8 @@ def server_option(command: Decorated) -> Decorated:
         metavar="ADDRESS",
         expose_value=False,
         callback=_remember,
-        help="The daemon: HOST:PORT, [::1]:PORT, tls://HOST:PORT or unix:PATH."
-        "  [default: FASTJOURNAL_SERVER, then 'server' in fj-cli.toml, then 127.0.0.1:9923]",
+        help="The daemon: HOST:PORT, [::1]:PORT, tls://HOST:PORT or unix:PATH; several with commas."
+        + SERVER_DEFAULT,
     )(command)
 
 
@@ -239,31 +256,22 @@ def daemon_of(ctx: click.Context) -> tuple[str, Credentials]:
     Raises:
         ConfigError: It is no address, or a file is wrong.
     """
-    return credentials_of(settings_of(ctx))
+    from fastjournal.client.core.client_credentials import credentials_of  # noqa: PLC0415 - only where needed
+
+    settings = settings_of(ctx)
+    return settings["server"], credentials_of(settings)
 
 
-def settings_of(ctx: click.Context) -> dict[str, str]:
+def settings_of(ctx: click.Context) -> Settings:
     """Return the settings of ``daemon_of``, by name: the address, and files for TLS and the token.
 
     Raises:
         ConfigError: The address, or the configuration file, is wrong.
     """
-    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415 - only where needed
+    from fastjournal.client.core.settings import NAMES, config_files, find_daemon  # noqa: PLC0415 - only where needed
 
     options = {name: ctx.meta.get(_KEY + name) for name in NAMES}
     return find_daemon(options, os.environ, config_files(os.environ))
-
-
-def credentials_of(settings: Mapping[str, str]) -> tuple[str, Credentials]:
-    """Return the address and the credentials that these settings name.
-
-    Raises:
-        ConfigError: A file cannot be used.
-    """
-    from fastjournal.client.core.client_credentials import load_credentials  # noqa: PLC0415 - only where needed
-
-    files = dict(settings)
-    return files.pop("server"), load_credentials(**files)
 
 
 def open_client(ctx: click.Context) -> SyncClient:
@@ -303,7 +311,26 @@ def complete_domain(ctx: click.Context, _param: click.Parameter, begun: str) -> 
 
 # --- parameters of several commands ---------------------------------------------------------------
 
-domain_argument = click.argument("domain", type=NAME, shell_complete=complete_domain)
+
+def _only_one(ctx: click.Context, param: click.Parameter, value: tuple[bytes, ...]) -> bytes | None:
+    if len(value) > 1:
+        raise click.UsageError("give one queue: --queue and --domain are two names of it", ctx)
+    return value[0] if value else None
+
+
+def queue_option(text: str) -> Callable[[Decorated], Decorated]:
+    """Return the option ``--queue``, with its other name, for one queue."""
+    return click.option(
+        *("--queue", "--domain", "domain"),
+        type=DOMAIN,
+        multiple=True,
+        callback=_only_one,
+        shell_complete=complete_domain,
+        help=text,
+    )
+
+
+domain_argument = click.argument("domain", type=DOMAIN, shell_complete=complete_domain)
 directory_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
 )

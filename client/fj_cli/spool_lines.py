@@ -10,7 +10,8 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from fastjournal.errors import BadRequestError
-from fastjournal.limits import PRIORITY_DEFAULT, SPOOL_FRAME_BYTES_MAX
+from fastjournal.keys import queue_of
+from fastjournal.limits import SPOOL_FRAME_BYTES_MAX
 from fastjournal.spool.bulk import Work, WorkEncoder
 from fastjournal.time_texts import parse_duration, parse_instant
 from fastjournal.times import check_instant, duration_us, instant_us
@@ -30,13 +31,15 @@ class SpoolLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     value_b64: str | None = None
     uri: str | None = None
     domain: str | None = None
-    priority: int = PRIORITY_DEFAULT
+    priority: int | None = None
     not_before: str | float | None = None
     not_before_us: int | None = None
     id: str | None = None
     overwrite: bool = False
     unique: str | None = None
     delay: str | float | None = None
+    queue: str | None = None
+    key: str | None = None
 
 
 class BadLine(NamedTuple):
@@ -137,8 +140,9 @@ def _record(encoder: WorkEncoder, line: SpoolLine, now_us: Callable[[], int]) ->
     if line.delay is not None:
         given = line.delay
         delay_us = parse_duration(given) if isinstance(given, str) else duration_us("delay", given)
+    queue = queue_of(line.queue, line.domain)
     work = Work(
-        *(value, line.uri, line.domain, line.priority, not_before_us, line.id, line.overwrite),
-        *(line.unique, delay_us),
+        *(value, line.uri, queue, line.priority, not_before_us, line.id, line.overwrite),
+        *(line.unique, delay_us, line.key),
     )
     return encoder.encode(work)[1]

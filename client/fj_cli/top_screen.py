@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fastjournal.client.core.stats import DaemonStats, DomainStats, WorkerStats
-from fastjournal.time_texts import format_duration, format_relative
-from fj_cli.output import show_bytes
+from fastjournal.keys import typed_domain
+from fastjournal.time_texts import format_duration, format_relative, format_when
+from fj_cli.output import show_bytes, show_domain
 from fj_cli.text import safe_text
 
 FIRST_PART = 10_000
@@ -27,6 +28,9 @@ FIRST_PART = 10_000
 
 PART = 1_000
 """Domains of each further sample."""
+
+LAG_US_MIN = 1_000_000
+"""A change that is not stored for so long is shown: a request of a store takes less."""
 
 KNOWN_MAX = 100_000
 """Domains whose figures are kept: some 50 MB."""
@@ -246,7 +250,8 @@ class Screen:
     def _type(self, key: str) -> None:
         assert self.typed is not None
         if key in ("\r", "\n"):
-            self.prefix, self.typed = self.typed.encode("utf-8", "surrogateescape"), None
+            typed, self.typed = self.typed.encode("utf-8", "surrogateescape"), None
+            self.prefix = typed_domain(typed)
         elif key == "\x1b":
             self.typed = None
         elif key in ("\x7f", "\b"):
@@ -300,8 +305,13 @@ class Screen:
             f"a second: {rates.requests:,.0f} requests, {rates.sets:,.0f} set,"
             f" {rates.nexts:,.0f} next, {rates.deletes:,.0f} delete; sync {sync}",
         ]
+        if daemon.remote_epoch:
+            lines[0] += f"  primary of epoch {daemon.remote_epoch}, {_lag(daemon)}"
         if daemon.read_only:
             lines[2] = "the disk is nearly full: the daemon takes and delivers nothing new"
+        elif daemon.paused_until_us > self._sample.at_us:
+            until = format_when(daemon.paused_until_us, self._sample.at_us)
+            lines[2] = f"all domains are paused, until {until}: fj-cli resume --all"
         if self.error:
             lines[2] = self.error
         return [Text(safe_text(line), no_wrap=True, overflow="ellipsis") for line in lines]
@@ -319,7 +329,7 @@ class Screen:
             right = head != "held"
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
         for domain, cells in zip(shown, figures, strict=True):
-            table.add_row(Text(show_bytes(domain.name, room)), *cells)
+            table.add_row(Text(show_domain(domain.name, room)), *cells)
         return table
 
     def _workers(self) -> list[WorkerStats]:
@@ -351,7 +361,7 @@ class Screen:
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
         table.add_column("domain", no_wrap=True)
         for worker, row in zip(workers, rows, strict=True):
-            table.add_row(*map(Text, row), Text(show_bytes(worker.domain.encode(), room)))
+            table.add_row(*map(Text, row), Text(show_domain(worker.domain.encode(), room)))
         return table
 
     def _figures_of(self, domain: DomainStats) -> list[str]:
@@ -386,6 +396,14 @@ class Screen:
             shown += f" {show_bytes(self.prefix, _NAME_CHARACTERS)}*"
         keys = "q quit  s sort  r reverse  / filter  w workers  p pause"
         return Text(f"{shown}{state}  {keys}", no_wrap=True, overflow="ellipsis")
+
+
+def _lag(daemon: DaemonStats) -> str:
+    """Return how far the object store is behind; by a second and more it is no usual request."""
+    if daemon.remote_lag_us < LAG_US_MIN:
+        return "stored"
+    lag = format_duration(daemon.remote_lag_us)
+    return f"{daemon.remote_lag_bytes / 1e6:,.1f} MB not stored since {lag}"
 
 
 def _empty_table(

@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -101,7 +102,6 @@ class ExecWorker:
         self._telling: set[trio.CancelScope] = set()
         """Scopes of the requests that report the ends of jobs; they continue when commands are
         ended."""
-        self._children = Children()
         self._commands: set[JobCommand] = set()
         self._taken = 0
         self._stopped = False
@@ -123,6 +123,7 @@ class ExecWorker:
         # The signal handlers come first: from here on, no signal ends the program by itself.
         with trio.open_signal_receiver(*_signals()) as signals:
             async with trio.open_nursery() as nursery:
+                self._children = Children(nursery)
                 nursery.start_soon(self._watch, signals, nursery)
                 with self._work_scope:
                     await self._work()
@@ -167,6 +168,7 @@ class ExecWorker:
                 self._plan.server,
                 tls=credentials.tls,
                 auth=credentials.auth,
+                name=f"fj-cli next on {socket.gethostname()}, process {os.getpid()}",
                 reconnect=msgspec.structs.replace(_RECONNECT, at_start=at_start),
             )
             try:

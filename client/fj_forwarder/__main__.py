@@ -1,5 +1,5 @@
 """``python -m fj_forwarder``."""
 
-from fj_forwarder.main import main
+from fastjournal.entry_points import fj_forwarder
 
-main()
+fj_forwarder()

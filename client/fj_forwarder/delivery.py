@@ -23,7 +23,7 @@ from fastjournal.limits import (
 )
 from fastjournal.numeric import exponential_backoff
 from fastjournal.printable import safe_text
-from fastjournal.protocol import Reply
+from fastjournal.protocol import Function, Reply
 from fastjournal.spool.dead import DeadDirectory, DeadReason
 from fastjournal.spool.reading.slot_window import Piece, WorkBudget
 from fj_forwarder.sending.delivery_engine import DeliveryEngine
@@ -179,6 +179,10 @@ class Delivery:
         """The last scan of the spool found nothing, though the engine had room."""
         self.done = 0
         """Records that were answered and erased."""
+        self.replaced = 0
+        """Entries that these replaced: waiting ones of their URI, or of their key."""
+        self.replaced_elsewhere = 0
+        """Those of them that were jobs of another queue."""
 
     @property
     def suspects(self) -> int:
@@ -248,6 +252,8 @@ class Delivery:
             self._suspect = None
             self.store.retries.suspects_from_us = now_us  # the next one may fare as well
         if result is Disposition.DONE:
+            if reply.ttl and record.function == Function.SET:
+                self._count_replaced(record, reply)
             self._erase(record)
             return False
         if result is Disposition.DEAD:
@@ -261,6 +267,21 @@ class Delivery:
         if outcome.due_us:
             self._carry_out([outcome])
         return False
+
+    def _count_replaced(self, record: SpoolRecord, reply: Reply) -> None:
+        """Count the entries that a SET replaced; name the first one of another queue."""
+        self.replaced += reply.ttl or 0
+        for pair in reply.pairs or ():
+            self.replaced_elsewhere += 1
+            if self.replaced_elsewhere == 1:
+                log.warning(
+                    "%s: the record at offset %d took its URI from %s, a job of another queue: of a"
+                    " URI one job waits, over all queues; unique in place of uri is for one in each"
+                    " queue",
+                    record.slot.path,
+                    record.offset,
+                    safe_text(pair.key.decode(errors="backslashreplace")),
+                )
 
     def begin_turn(self) -> None:
         """Reset the budget of work on damage and dead letters for a new turn."""

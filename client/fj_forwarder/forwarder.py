@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple, Self
 
-import inotify_simple
 import trio
 from anyio.abc import ByteStream
 
 from fastjournal.client.aio.streams import STREAM_ERRORS, close_stream, open_stream, receive_some
-from fastjournal.client.core.address import Address
+from fastjournal.client.core.address import Servers
 from fastjournal.client.core.client_credentials import Credentials
-from fastjournal.client.core.failures import advise_of_options
+from fastjournal.client.core.failures import ConnectRound, advise_of_options
 from fastjournal.errors import (
     CannotConnectError,
     ConfigError,
@@ -38,6 +37,7 @@ from fastjournal.errors import (
 from fastjournal.limits import RESCAN_US, SLOT_SECONDS
 from fastjournal.program import STOP_SIGNALS, notify, raise_noted
 from fastjournal.protocol import ClientConnection, Reply
+from fastjournal.spool.inotify import Inotify, Mask
 from fastjournal.spool.slots import STATUS_NAME, STATUS_TEMPORARY_NAME, WAKE_NAME
 from fastjournal.spool.wake import GATHER_S, bind_wake_socket
 from fj_forwarder.delivery import Delivery
@@ -49,43 +49,30 @@ log = logging.getLogger("fj_forwarder")
 CONNECT_SECONDS_MAX: Final = 10.0
 
 
-class Servers:
-    """Addresses of daemons, and the one whose turn it is.
+class Connector:
+    """Makes connections to daemons, and logs what comes of each try.
 
     Args:
-        addresses: In the order in which they are tried.
+        servers: Their addresses.
         load_credentials: Reads certificates and token, for each connection.
     """
 
-    def __init__(
-        self, addresses: tuple[Address, ...], load_credentials: Callable[[], Credentials]
-    ) -> None:
-        self._addresses = addresses
+    def __init__(self, servers: Servers, load_credentials: Callable[[], Credentials]) -> None:
+        self._servers = servers
         self._load_credentials = load_credentials
-        self._turn = 0
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    @property
-    def current(self) -> Address:
-        """The address whose turn it is."""
-        return self._addresses[self._turn % len(self._addresses)]
-
-    def move_on(self) -> None:
-        """Make it the turn of the next one."""
-        self._turn += 1
 
     async def connect(self, *, level: int) -> ByteStream | None:
-        """Try each server once, beginning with the last one that was good; None: all in vain.
+        """Try each server once, beginning with the one in use; None: all in vain.
 
         Args:
             level: With which success is logged.
         """
-        for _ in self._addresses:
-            address = self.current
+        tries = ConnectRound(self._servers, CONNECT_SECONDS_MAX * len(self._servers), prove=False)
+        for address in tries:
             try:
-                stream = await open_stream(address, self._load_credentials(), CONNECT_SECONDS_MAX)
+                stream = await open_stream(
+                    address, self._load_credentials(), tries.try_s, prove=tries.prove
+                )
             except (CannotConnectError, ConfigError) as error:
                 advise_of_options(error)
                 log.warning("%s", error)
@@ -94,8 +81,8 @@ class Servers:
                 log.error("%s: %s", address, error)
             else:
                 log.log(level, "%s: connected", address)
+                self._servers.use(address)
                 return stream
-            self.move_on()
         return None
 
 
@@ -131,12 +118,11 @@ class WakeSources:
             self._socket = bind_wake_socket(directory)
         except SpoolFailedError as error:
             log.warning("no wake socket, inotify and the rescan find the records: %s", error)
-        self._inotify: inotify_simple.INotify | None = None
-        flags = inotify_simple.flags
+        self._inotify: Inotify | None = None
         try:
-            self._inotify = inotify_simple.INotify(nonblocking=True)
+            self._inotify = Inotify()
             self._inotify.add_watch(
-                directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
+                directory, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO | Mask.CLOSE_WRITE
             )
         except OSError as error:
             log.warning("no inotify, records without a ping wait for the rescan: %s", error)
@@ -177,7 +163,7 @@ class WakeSources:
     def _drain_inotify(self) -> bool:
         """Take the events; the status file, which the forwarder writes each second, is no news."""
         assert self._inotify is not None
-        return any(event.name not in _OWN_FILES for event in self._inotify.read(timeout=0))
+        return any(event.name not in _OWN_FILES for event in self._inotify.read())
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -205,7 +191,7 @@ class ForwarderSettings:
     """Settings of a forwarder, from the command line."""
 
     spool: str
-    servers: tuple[Address, ...]
+    servers: Servers
     in_flight_max: int = IN_FLIGHT_MAX
     slot_seconds: int = SLOT_SECONDS
     once: bool = False
@@ -244,9 +230,10 @@ class Forwarder:
             engine=self._engine,
             now_us=self._start_us,
         )
-        self._connection = Connection(settings.servers)
+        self._connection = Connection(settings.servers.in_turn())
         self.reporter = Reporter(settings.spool, self._delivery, self._engine, self._connection)
-        self._servers = Servers(settings.servers, settings.load_credentials)
+        self._servers = settings.servers
+        self._connector = Connector(settings.servers, settings.load_credentials)
         self._woken = trio.Event()
         self._stopping = False
         self._last_look = 0.0
@@ -290,7 +277,13 @@ class Forwarder:
                     self._delivery.check_all_was_read()
             finally:
                 self._delivery.close()
-        log.info("stopped: %d records done, %d to dead/", self.done, self.dead)
+        log.info(
+            "stopped: %d records done, %d waiting jobs replaced (%d of another queue), %d to dead/",
+            self.done,
+            self._delivery.replaced,
+            self._delivery.replaced_elsewhere,
+            self.dead,
+        )
         return True
 
     async def _run(self, watch: WakeSources) -> None:
@@ -318,7 +311,7 @@ class Forwarder:
         while await self._wait_for_work():
             if self._seconds_left() <= 0:
                 self._leave()
-            stream = await self._servers.connect(
+            stream = await self._connector.connect(
                 level=logging.DEBUG if self._is_reconnecting else logging.INFO
             )
             if stream is None:

@@ -71,6 +71,14 @@ class ForwarderMetrics(Collector):
         yield CounterMetricFamily(
             f"{_PREFIX}records_done", "Records that were answered and erased", status.done
         )
+        replaced = CounterMetricFamily(
+            f"{_PREFIX}jobs_replaced",
+            "Waiting jobs that records replaced: of the same queue, or by their URI of another one",
+            labels=["queue"],
+        )
+        replaced.add_metric(["same"], status.replaced - status.replaced_elsewhere)
+        replaced.add_metric(["another"], status.replaced_elsewhere)
+        yield replaced
         yield CounterMetricFamily(
             f"{_PREFIX}pieces_buried", "Pieces that went to dead/", status.buried
         )

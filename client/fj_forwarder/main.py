@@ -19,13 +19,14 @@ from typing import Any, Final, Self, get_args
 import click
 import trio
 
-from fastjournal.client.core.address import Address, parse_address
-from fastjournal.client.core.client_credentials import load_credentials
+from fastjournal.client.core.address import Servers, parse_servers
+from fastjournal.client.core.client_credentials import credentials_of
+from fastjournal.client.core.settings import Settings, config_files, find_daemon
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import LogFormat, LogLevel, configure_log
 from fastjournal.options import ENVIRONMENT as ACCESS_FILES
-from fastjournal.options import access_options, version_option
+from fastjournal.options import SERVER_DEFAULT, access_options, version_option
 from fastjournal.printable import safe_text
 from fastjournal.program import drop_what_fails, prepare_stdio, stops_noted
 from fastjournal.sockets import Tcp, parse_http_place
@@ -55,23 +56,33 @@ class CommandOptions:
     """Options of the command line, by the names of their parameters."""
 
     spool: str
-    servers: tuple[Address, ...]
+    servers: Servers
     in_flight_max: int
     slot_seconds: int
     group: str | None
     http: str | None
+    insecure: bool
     once: bool
     seed: int | None
     log_level: LogLevel
     log_format: LogFormat
-    files: dict[str, str | None]
-    """Files of ``load_credentials``, by its names."""
+    access: Settings
+    """Files of the credentials, by their names."""
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return the options that click has parsed."""
+        """Return the options that click has parsed; without a server, those of the settings.
+
+        Raises:
+            ConfigError: A variable or the client file is wrong.
+        """
         own = {name: value for name, value in values.items() if name not in ACCESS_FILES}
-        return cls(**own, files={name: values[name] for name in ACCESS_FILES})
+        given = {name: values[name] for name in ACCESS_FILES}
+        if own["servers"]:
+            given["server"] = ",".join(own["servers"])
+        access = find_daemon(given, os.environ, config_files(os.environ))
+        own["servers"] = parse_servers(access["server"])
+        return cls(**own, access=access)
 
     def settings(self) -> ForwarderSettings:
         """Return what the forwarder needs of them."""
@@ -82,17 +93,8 @@ class CommandOptions:
             slot_seconds=self.slot_seconds,
             once=self.once,
             seed=self.seed,
-            load_credentials=partial(load_credentials, **self.files),
+            load_credentials=partial(credentials_of, self.access),
         )
-
-
-def _addresses(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> tuple[Address, ...]:
-    try:
-        return tuple(parse_address(text) for text in texts)
-    except BadRequestError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -105,12 +107,10 @@ def _addresses(
 @click.option(
     "--server",
     "servers",
-    required=True,
     multiple=True,
-    callback=_addresses,
     metavar="ADDRESS",
-    help="HOST:PORT, tls://HOST:PORT or unix:PATH of a daemon; repeat it for daemons to move on"
-    " to.",
+    help="HOST:PORT, tls://HOST:PORT or unix:PATH of a daemon; several with commas, or repeat it,"
+    " for daemons to move on to." + SERVER_DEFAULT,
 )
 @access_options
 @click.option(
@@ -138,6 +138,9 @@ def _addresses(
     metavar="HOST:PORT",
     help="Serve /metrics for Prometheus there, on a loopback address.",
 )
+@click.option(
+    "--insecure", is_flag=True, help="Allow an address of --http that other machines reach."
+)
 @version_option("fj-forwarder")
 @click.option("--once", is_flag=True, help="Send what is there, then exit.")
 @click.option("--seed", type=int, hidden=True, help="Seed of the jitter of pauses.")
@@ -160,12 +163,16 @@ def command(**values: Any) -> int:
 
     Stopped or killed at any moment and started again, it loses nothing and doubles nothing.
     """
-    options = CommandOptions.of(values)
-    configure_log(options.log_level, "%(levelname)s %(message)s", options.log_format)
+    configure_log(values["log_level"], values["log_format"])
     try:
-        load_credentials(**options.files)
+        options = CommandOptions.of(values)
+        credentials_of(options.access)
         shared_by = group_id(options.group)
-        place = None if options.http is None else parse_http_place(options.http)
+        place = (
+            None
+            if options.http is None
+            else parse_http_place(options.http, loopback_only=not options.insecure)
+        )
     except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE

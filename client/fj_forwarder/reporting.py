@@ -131,6 +131,8 @@ class Reporter:
             connected_us=self._connection.since_us,
             done=delivery.done,
             done_per_second=self._rate(),
+            replaced=delivery.replaced,
+            replaced_elsewhere=delivery.replaced_elsewhere,
             pending=backlog.outstanding + delayed,
             unread_bytes=backlog.unread_bytes,
             slots=backlog.slots + len(left_out),

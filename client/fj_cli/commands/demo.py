@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from fastjournal.entry_points import check_extra
 from fj_cli.output import note
 from fj_cli.shared_options import DURATION, REFUSED
 from fj_cli.termination import TerminatedError, unwound
@@ -55,6 +56,8 @@ def demo_command(
     fj-nightly reports what was slow yesterday, why, and since when; without the packages of Spark
     the report is left out.
     """
+    for extra in ("daemon", "forwarder"):
+        check_extra(extra)
     temporary = directory is None
     if directory is None:
         directory = Path(tempfile.mkdtemp(prefix="fastjournal-demo-"))

@@ -18,6 +18,7 @@ from fj_cli.output import (
     note,
     page_size,
     show_bytes,
+    show_domain,
     show_field,
     wants_json,
     write_fields,
@@ -27,6 +28,7 @@ from fj_cli.output import (
 )
 from fj_cli.progress import ProgressBar
 from fj_cli.shared_options import (
+    DOMAIN,
     DONE,
     DURATION,
     NAME,
@@ -48,14 +50,15 @@ COLUMNS = (
 
 
 @click.command("domains")
-@click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
+@click.argument("prefix", type=DOMAIN, default="", shell_complete=complete_domain)
 @limit_option("Domains")
 @on_daemon
 def domains_command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None) -> None:
     """List the domains, or those that begin with PREFIX, in byte order, with their counts.
 
     These are the domains that have entries, a pause or a limit of their own. If the daemon has
-    tokens, the list has the domains that the token covers.
+    tokens, the list has the domains that the token covers. Every command shows and takes the domain
+    of a host with a port as example.org:8080; in JSON and in keys it is example.org%3A8080.
     """
     with open_client(ctx) as client:
         found = client.domains(prefix, page=page_size(limit))
@@ -76,7 +79,7 @@ def _row(stats: DomainStats) -> list[str]:
     paused_us = stats.paused_until_us
     paused = format_relative(paused_us, SystemClock().now_us()) if paused_us else ""
     counted = (f"{count:,}" for count in counts)
-    return [show_bytes(stats.name), *counted, oldest, paused, interval, jobs]
+    return [show_domain(stats.name), *counted, oldest, paused, interval, jobs]
 
 
 @click.command("limit")
@@ -89,7 +92,10 @@ def _row(stats: DomainStats) -> list[str]:
     "--lease", "lease_us", type=DURATION, help="Lease of a worker that asks for no other length."
 )
 @click.option(
-    "--attempts", type=click.IntRange(min=0), metavar="N", help="Failed attempts until buried."
+    "--attempts",
+    type=click.IntRange(min=-1),
+    metavar="N",
+    help="Failed attempts until buried; -1: never.",
 )
 @on_daemon
 def limit_command(
@@ -124,7 +130,7 @@ def limit_command(
         (name.removesuffix("_us"), show_field(name, value) if value else "no limit")
         for name, value in fields.items()
     ]
-    write_fields(show_bytes(domain), shown)
+    write_fields(show_domain(domain), shown)
 
 
 @click.command("purge")
@@ -153,7 +159,7 @@ def _confirm(stats: DomainStats, domain: bytes) -> int:
     there = stats.entries - stats.worked_on
     if there:
         entries = "1 entry" if there == 1 else f"{there:,} entries"
-        confirm(f"Delete {entries} of {show_bytes(domain)}?", "it deletes entries")
+        confirm(f"Delete {entries} of {show_domain(domain)}?", "it deletes entries")
     return there
 
 
@@ -161,7 +167,7 @@ def _confirm(stats: DomainStats, domain: bytes) -> int:
 @click.argument("key", type=NAME, required=False)
 @click.option(
     "--domain",
-    type=NAME,
+    type=DOMAIN,
     shell_complete=complete_domain,
     help="Buried entries of this domain instead, most urgent first.",
 )

@@ -17,6 +17,7 @@ from fj_cli.output import (
     released_unless_written,
     show_bytes,
     show_field,
+    show_second_key,
     show_value,
     state_words,
     wants_json,
@@ -56,7 +57,10 @@ def get_command(
     expires: float | None,
     as_json: bool | None,
 ) -> None:
-    """Show the entry under KEY, any of its keys. It is not leased, unless --lease is given."""
+    """Show the entry under KEY, any of its keys. It is not leased, unless --lease is given.
+
+    The format is told where a string is a JSON object or array.
+    """
     if raw and (probe or lease is not None):
         raise click.UsageError("--raw writes the value alone: leave out --probe and --lease", ctx)
     if lease is not None and expires is not None:
@@ -163,7 +167,7 @@ def _columns(data: bool, meta: bool) -> list[str]:
 
 def _row(entry: Entry, data: bool, meta: bool) -> list[str]:
     fields = _fields(entry, data)
-    row = [show_bytes(entry.key), show_bytes(entry.second_key), fields["type"]]
+    row = [show_bytes(entry.key), show_second_key(entry.key, entry.second_key), fields["type"]]
     if data:
         row.append(show_value(entry))
     if meta:

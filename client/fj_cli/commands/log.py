@@ -21,7 +21,7 @@ from fj_cli.output import (
     counted,
     finding_fields,
     note,
-    show_bytes,
+    show_domain,
     wants_json,
     write_each,
     write_findings,
@@ -183,7 +183,7 @@ def _json_fields(queue: QueueStat) -> dict[str, Any]:
 
 def _cells(queue: QueueStat) -> list[str]:
     domain, *counts = msgspec.structs.astuple(queue)
-    name = "(plain entries)" if domain is None else show_bytes(domain)
+    name = "(plain entries)" if domain is None else show_domain(domain)
     return [name, *(f"{number:,}" for number in counts)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -13,6 +14,7 @@ from fastjournal.limits import FAILED_ATTEMPTS_MAX, JOB_LEASE_US_MIN, PAIRS_MAX
 from fastjournal.time_texts import format_when
 from fj_cli.output import note, note_nothing_due, released_unless_written, write_jobs
 from fj_cli.shared_options import (
+    DOMAIN,
     DONE,
     DURATION,
     LEASE,
@@ -27,7 +29,7 @@ from fj_cli.shared_options import (
     refuse_options,
     to_microseconds,
 )
-from fj_cli.text import FOREVER_US, to_duration_or_none, to_wait
+from fj_cli.text import FOREVER_US, to_duration, to_wait
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient
@@ -39,6 +41,32 @@ _Domains: TypeAlias = bytes | tuple[bytes, ...]
 
 WAIT = ParsedType("duration", lambda text: FOREVER_US if text == FOREVER else to_microseconds(text))
 """A duration, or ``forever``; its value is in microseconds, see FOREVER_US."""
+
+
+def _domains(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options that say of which domains work is wanted."""
+    for parameter in (
+        click.option("--prefix", type=NAME, help="All domains whose names begin so, in turns."),
+        click.option(
+            "--ordered", is_flag=True, help="Serve the first DOMAIN that has work; else in turns."
+        ),
+        click.argument(
+            "domains", metavar="[DOMAIN]...", type=DOMAIN, nargs=-1, shell_complete=complete_domain
+        ),
+    ):
+        command = parameter(command)
+    return command
+
+
+def _selection(
+    ctx: click.Context, domains: tuple[bytes, ...], *, ordered: bool, prefix: bytes | None
+) -> _Domains:
+    """Return the domains as the clients take them."""
+    if ordered and len(domains) < 2:
+        raise click.UsageError("--ordered needs several DOMAINs", ctx)
+    if prefix and domains:
+        raise click.UsageError("give DOMAINs or --prefix, not both", ctx)
+    return domains if len(domains) > 1 else b"".join(domains)
 
 
 class ExecCommand(click.Command):
@@ -62,9 +90,9 @@ class ExecCommand(click.Command):
     cls=ExecCommand,
     epilog="""\b
 CMD gets the value on standard input, and these variables in its environment, where they apply:
-  FASTJOURNAL_KEY, FASTJOURNAL_URI, FASTJOURNAL_DOMAIN, FASTJOURNAL_PRIORITY, FASTJOURNAL_ID,
-  FASTJOURNAL_NOT_BEFORE_US, FASTJOURNAL_ATTEMPTS (failed ones so far), FASTJOURNAL_VALUE (where it
-  is short), FASTJOURNAL_VALUE_TYPE.
+  FASTJOURNAL_KEY, FASTJOURNAL_URI, FASTJOURNAL_UNIQUE, FASTJOURNAL_DOMAIN, FASTJOURNAL_PRIORITY,
+  FASTJOURNAL_ID, FASTJOURNAL_NOT_BEFORE_US, FASTJOURNAL_ATTEMPTS (failed ones so far),
+  FASTJOURNAL_VALUE (where it is short), FASTJOURNAL_VALUE_TYPE.
   A variable with a zero byte is in base64, under its name with _B64.
   So that CMD can use fj-cli on the same daemon: FASTJOURNAL_SERVER, FASTJOURNAL_AUTH_FILE,
   FASTJOURNAL_TLS_CA, FASTJOURNAL_TLS_CERT, FASTJOURNAL_TLS_KEY (absolute paths, no secret).
@@ -78,17 +106,12 @@ Ctrl-Z (SIGTSTP, SIGTTIN, SIGTTOU): the commands stop too. When the worker is co
 each lease before its command goes on; a command whose lease is lost is ended.
 As process 1 of a container it waits for orphans too; see the guide for consumers.
 A CMD that fails, is killed, or takes longer than --timeout is a failed attempt: the daemon counts
-it and keeps the reason ('fj-cli explain KEY').
+it and keeps the reason with the last line of standard error ('fj-cli explain KEY'). Standard error
+goes through a pipe, and on to that of the worker as it comes.
 If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed
 attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
-@click.argument(
-    "domains", metavar="[DOMAIN]...", type=NAME, nargs=-1, shell_complete=complete_domain
-)
-@click.option(
-    "--ordered", is_flag=True, help="Serve the first DOMAIN that has work; else in turns."
-)
-@click.option("--prefix", type=NAME, help="All domains whose names begin so, in turns.")
+@_domains
 @click.option(
     "--count",
     type=click.IntRange(1, PAIRS_MAX),
@@ -106,7 +129,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     type=click.IntRange(0, FAILED_ATTEMPTS_MAX),
     default=0,
     show_default=False,
-    help="Bury an entry that has failed that often; 0: never. For all workers: fj-cli limit.",
+    help="Bury an entry that has failed that often; 0: as its domain says (fj-cli limit).",
 )
 @click.option(
     "--retry-delay",
@@ -114,7 +137,7 @@ attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing
     default="10s",
     help="Delay after the first failure; doubled each time.",
 )
-@click.option("--retry-delay-max", type=DURATION, default="1h")
+@click.option("--retry-delay-max", type=DURATION, default="3d")
 @click.option(
     "--timeout",
     type=DURATION,
@@ -136,11 +159,7 @@ def next_command(ctx: click.Context, /, domains: tuple[bytes, ...], **options: A
     With --exec this is a whole worker: it runs CMD for each entry, extends the lease while CMD
     runs, completes the entry when CMD exits 0, and else gives it back with a growing delay.
     """
-    domain: _Domains = domains if len(domains) > 1 else b"".join(domains)
-    if options["ordered"] and len(domains) < 2:
-        raise click.UsageError("--ordered needs several DOMAINs", ctx)
-    if options["prefix"] and domains:
-        raise click.UsageError("give DOMAINs or --prefix, not both", ctx)
+    domain = _selection(ctx, domains, ordered=options["ordered"], prefix=options["prefix"])
     if not options["execute"]:
         _refuse_worker_options(ctx)
         return _print_next(ctx, domain, options)
@@ -188,7 +207,7 @@ def _print_next(ctx: click.Context, domain: _Domains, options: dict[str, Any]) -
             ordered=options["ordered"],
             prefix=options["prefix"],
             count=options["count"] or 1,
-            lease=to_duration_or_none(options["lease"] or None),
+            lease=to_duration(options["lease"]),
             wait=to_wait(options["wait"]),
             meta=True,
         )
@@ -231,16 +250,16 @@ def _complete(client: SyncClient, leases: list[tuple[bytes, int]]) -> None:
 def _work(ctx: click.Context, domain: _Domains, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
-    from fj_cli.config import variables_of
+    from fastjournal.client.core.client_credentials import credentials_of
+    from fastjournal.client.core.settings import variables_of
     from fj_cli.job import CommandPlan
-    from fj_cli.shared_options import credentials_of, settings_of
+    from fj_cli.shared_options import settings_of
     from fj_cli.worker import ExecWorker, WorkerPlan
 
     settings = settings_of(ctx)
-    server, credentials = credentials_of(settings)
     plan = WorkerPlan(
-        server=server,
-        credentials=credentials,
+        server=settings["server"],
+        credentials=credentials_of(settings),
         daemon=variables_of(settings),
         domain=domain,
         ordered=options["ordered"],
@@ -267,32 +286,36 @@ COUNT_MAX = 500
 
 
 @click.command("peek")
-@click.argument("domain", type=NAME, default="", shell_complete=complete_domain)
+@_domains
 @click.option(
     "--count", type=click.IntRange(1, COUNT_MAX), default=1, help="At most that many entries."
 )
 @click.option("--lease", type=DURATION, default=LEASE, help="As given to 'next'.")
 @on_daemon
-def peek_command(
-    ctx: click.Context, domain: bytes, count: int, lease: int, as_json: bool | None
-) -> int:
-    """Show what 'next' would lease now in DOMAIN, or in any domain in turns; lease nothing.
+def peek_command(ctx: click.Context, /, domains: tuple[bytes, ...], **options: Any) -> int:
+    """Show what 'next' would lease now in each DOMAIN, or in any, in turns; lease nothing.
 
     The order is that of 'next', and nothing changes: neither the times of the entries nor the
-    turns of the domains. For a paused DOMAIN it shows what would come without the pause.
+    turns of the domains. For one paused DOMAIN it shows what would come without the pause.
 
     One 'next' has one length of the lease. So with --lease 0, which is the default lease of each
     domain, the list ends before an entry of a domain with another one ('limit --lease').
 
     Exit code 75: nothing is due.
     """
+    selects = {"ordered": options["ordered"], "prefix": options["prefix"]}
+    domain = _selection(ctx, domains, **selects)
+    paused_until = 0
     with open_client(ctx) as client:
-        jobs = client.peek(domain, count=count, lease=to_duration_or_none(lease or None), meta=True)
-        paused_until = client.domain_stats(domain).paused_until_us if domain else 0
+        lease = to_duration(options["lease"])
+        jobs = client.peek(domain, **selects, count=options["count"], lease=lease, meta=True)
+        if isinstance(domain, bytes) and domain:
+            stats = client.domain_stats(domain)
+            paused_until = max(stats.paused_until_us, stats.daemon_paused_until_us)
     if paused_until:
         note(f"paused until {format_when(paused_until, SystemClock().now_us())}")
     if not jobs.pairs:
         note_nothing_due(jobs.next_at_us)
         return NOTHING_TO_DO
-    write_jobs(jobs, None, as_json)
+    write_jobs(jobs, None, options["as_json"])
     return DONE

@@ -16,21 +16,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastjournal.clock import SystemClock
-from fastjournal.errors import ConfigError
+from fastjournal.errors import ConfigError, RefusedError
 from fastjournal.limits import PAIRS_MAX
 from fastjournal.time_texts import format_when
 from fj_cli.examples import with_examples
 from fj_cli.output import (
     bytes_field,
+    note,
     released_unless_written,
+    show_domain,
     write_line,
     write_result,
 )
 from fj_cli.shared_options import (
+    DOMAIN,
     DURATION,
     NAME,
     b64_option,
-    domain_argument,
+    complete_domain,
     json_option,
     open_client,
     plain_option,
@@ -195,19 +198,82 @@ def bury_command(
         client.bury(key, token, reason=reason)
 
 
-@_request("pause", domain_argument, _DURATION, b64_option)
-def pause_command(client: SyncClient, domain: bytes, duration: int) -> None:
+_OR_ALL = click.argument(
+    "words", nargs=-1, metavar="DOMAIN|--all [DURATION]", shell_complete=complete_domain
+)
+_ALL = click.option("--all", "everything", is_flag=True, help="All domains, those to come too.")
+
+
+@click.command("pause")
+@_OR_ALL
+@_ALL
+@b64_option
+@server_option
+@click.pass_context
+def pause_command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> None:
     """Pause DOMAIN: deliver no entry of it for DURATION; 0 is 'fj-cli resume'.
 
-    Leased entries can be completed. The pause outlives a restart of the daemon.
+    A DOMAIN may be paused before it has entries; a note says that it has none.
+
+    With --all no entry of any domain is delivered, until 'fj-cli resume --all' if there is no
+    DURATION; pauses of single domains stay. Leased entries can be completed. A pause outlives a
+    restart of the daemon.
     """
-    client.pause(domain, to_duration(duration))
+    name = _named(ctx, words[: 0 if everything else 1], everything=everything)
+    durations = words[0 if everything else 1 :]
+    if len(durations) > 1:
+        raise click.UsageError(f"too many arguments: {durations[1]!r} is not expected", ctx)
+    if not durations and not everything:
+        raise click.UsageError("write for how long: fj-cli pause DOMAIN 10m", ctx)
+    time = to_duration(DURATION.convert(durations[0], None, ctx)) if durations else None
+    with open_client(ctx) as client:
+        if name is None:
+            client.pause_all(time)
+        else:
+            assert time is not None
+            is_unknown = bool(time) and _is_unknown(client, name)
+            client.pause(name, time)
+            if is_unknown:
+                note(
+                    f"fj-cli: there is no domain {show_domain(name)} now: no entry, limit or worker"
+                    " ('fj-cli domains' lists them); the pause is set"
+                )
 
 
-@_request("resume", domain_argument, b64_option)
-def resume_command(client: SyncClient, domain: bytes) -> None:
-    """End the pause of DOMAIN, if there is one."""
-    client.resume(domain)
+@click.command("resume")
+@click.argument("words", nargs=-1, metavar="DOMAIN|--all", shell_complete=complete_domain)
+@_ALL
+@b64_option
+@server_option
+@click.pass_context
+def resume_command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> None:
+    """End the pause of DOMAIN, if there is one; with --all that of all domains together."""
+    name = _named(ctx, words, everything=everything)
+    with open_client(ctx) as client:
+        if name is None:
+            client.resume_all()
+        else:
+            client.resume(name)
+
+
+def _is_unknown(client: SyncClient, name: bytes) -> bool:
+    """Whether nothing is known of a domain; without the right read nothing can be said."""
+    try:
+        first = next(iter(client.domains(name, page=1)), None)  # in byte order: itself, if it is
+        return (first is None or first.name != name) and not client.domain_stats(name).next_waiting
+    except RefusedError:
+        return False
+
+
+def _named(ctx: click.Context, words: tuple[str, ...], *, everything: bool) -> bytes | None:
+    """Return the domain that is named; None: all."""
+    if len(words) > 1 or (words and everything):
+        raise click.UsageError("give either one DOMAIN or --all", ctx)
+    if everything:
+        return None
+    if not words or not (name := DOMAIN.convert(words[0], None, ctx)):
+        raise click.UsageError("give a DOMAIN, or --all for all domains together", ctx)
+    return name
 
 
 @_request(

@@ -17,7 +17,8 @@ from fastjournal.keys import (
     parse_journal_key,
 )
 from fastjournal.program import open_input
-from fj_cli.output import bytes_field, show_bytes, write_result
+from fj_cli.advice import hints
+from fj_cli.output import bytes_field, note, show_bytes, write_result
 from fj_cli.shared_options import (
     DURATION,
     EXPIRY,
@@ -25,11 +26,11 @@ from fj_cli.shared_options import (
     NAME,
     ParsedType,
     check_empty,
-    complete_domain,
     on_daemon,
     open_client,
     plain_option,
     priority_option,
+    queue_option,
     to_expiry,
 )
 from fj_cli.text import to_duration_or_none
@@ -41,11 +42,13 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 @click.command("set")
 @click.argument("words", nargs=-1, metavar="[KEY] [VALUE|-]")
+@queue_option("Add work to this queue (domain); then KEY is built and not given.")
 @click.option(
-    "--domain",
+    "--key",
+    "job",
     type=NAME,
-    shell_complete=complete_domain,
-    help="Add work to this domain; then KEY is built and not given.",
+    metavar="KEY",
+    help="A job under its whole key; it replaces a waiting one, never one that is worked on.",
 )
 @click.option(
     "--id", "id_", type=NAME, help="Last part of the key.  [default: made of time and URI]"
@@ -53,7 +56,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 @click.option(
     "--uri", type=NAME, help="Resource of the work: one entry of a URI waits, the newest."
 )
-@click.option("--unique", type=NAME, help="Of one value one entry waits in its domain, the newest.")
+@click.option("--unique", type=NAME, help="Of one value one entry waits in its queue, the newest.")
 @priority_option
 @click.option("--delay", type=DURATION, help="The work starts no earlier than that from now.")
 @click.option(
@@ -75,12 +78,12 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 )
 @on_daemon
 def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-    """Set KEY to VALUE, or with --domain or --uri add work to a domain; prints the key.
+    """Set KEY to VALUE, or with --queue, --uri or --key add work to a queue; prints the key.
 
     VALUE '-' is read from standard input; --empty says that there is none. With --uri and neither
-    KEY nor --domain, the host of the URI is the domain. With --uri a single word is VALUE, unless
-    it is a journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a
-    URI.
+    KEY nor --queue, the host of the URI is the queue. With --uri a single word is VALUE, unless it
+    is a journal key, or --plain says that it is a KEY: give KEY and VALUE for a plain key with a
+    URI. With --key the job has that name: while it is worked on, the answer is worked-on.
     """
     ttl = options["ttl"]
     if ttl is not None and ttl < _TTL_US_MIN:
@@ -107,19 +110,42 @@ def set_command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -
             options["priority"],
         )
     value = _value(value_word, options["type_"])
-    with open_client(ctx) as client:
-        written = client.set(
-            key,
-            value,
-            uri=uri,
-            persist=not options["no_persist"],
-            overwrite=options["overwrite"],
-            expires=to_expiry(options["expires"]),
-            ttl=to_duration_or_none(ttl),
-            timestamp_us=timestamp,
-            plain=options["plain"],
-        )
+    persist, expires = not options["no_persist"], to_expiry(options["expires"])
+    with hints(_WORKED_ON), open_client(ctx) as client:
+        if options["job"] is not None:
+            written = client.enqueue(
+                None,
+                value,
+                uri=uri,
+                unique=options["unique"],
+                key=key,
+                persist=persist,
+                expires=expires,
+                timestamp_us=timestamp,
+            )
+        else:
+            written = client.set(
+                key,
+                value,
+                uri=uri,
+                persist=persist,
+                overwrite=options["overwrite"],
+                expires=expires,
+                ttl=to_duration_or_none(ttl),
+                timestamp_us=timestamp,
+                plain=options["plain"],
+            )
     fields = bytes_field("key", key) | {"timestamp_us": timestamp, "outcome": written.outcome}
+    if written.took_uri_from:
+        fields |= bytes_field("took_uri_from", written.took_uri_from)
+        gone, queue = (
+            show_bytes(written.took_uri_from),
+            show_bytes(written.took_uri_from.partition(b":")[0]),
+        )
+        note(
+            f"fj-cli: this took its URI from {gone}, a job of the queue {queue}: of a URI one job"
+            " waits, over all queues; --unique in place of --uri is for one in each queue"
+        )
     write_result(options["as_json"], fields, show_bytes(key))
 
 
@@ -127,21 +153,39 @@ def _split(
     ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[bytes | None, str | None]:
     """Return the key (None: to be built) and the word for the value."""
+    if options["job"] is not None:
+        _refuse_given(ctx, _EXCLUDED_BY_KEY, "excluded by --key")
+        if len(words) > 1:
+            raise click.UsageError("too many arguments: there is VALUE, since --key has KEY", ctx)
+        return options["job"], words[0] if words else None
     keyed = options["domain"] is None and not (
         options["uri"] is not None and _is_value(ctx, words, plain=options["plain"])
     )
     if keyed:
-        for name in ("id_", "unique", "priority", "delay", "not_before"):
-            if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-                option = name.strip("_").replace("_", "-")
-                raise click.UsageError(f"--{option} needs --domain, or --uri without a KEY", ctx)
+        _refuse_given(ctx, ("unique", *_PARTS), "for --queue, or --uri without a KEY")
         if not words:
-            raise click.UsageError("give a KEY, --domain or --uri", ctx)
+            raise click.UsageError("give a KEY, --queue, --uri or --key", ctx)
     if len(words) > keyed + 1:
-        wanted = "KEY and VALUE" if keyed else "VALUE, since --domain builds the key"
+        wanted = "KEY and VALUE" if keyed else "VALUE, since --queue builds the key"
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
     return NAME.convert(words[0], None, ctx) if keyed else None, rest[0] if rest else None
+
+
+_PARTS = ("id_", "priority", "delay", "not_before")
+_EXCLUDED_BY_KEY = ("domain", *_PARTS, "ttl", "overwrite", "plain")
+_WORKED_ON = {
+    "worked-on": "set it again after that, or put it into a spool, whose forwarder does: fj-cli"
+    " spool put DIR --key; 'fj-cli explain' says until when"
+}
+
+
+def _refuse_given(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
+    """Refuse options that are given."""
+    for name in names:
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            option = {"domain": "queue"}.get(name, name.strip("_").replace("_", "-"))
+            raise click.UsageError(f"--{option} is {why}", ctx)
 
 
 def _is_value(ctx: click.Context, words: tuple[str, ...], *, plain: bool) -> bool:
@@ -212,8 +256,6 @@ def add_command(
 
     An integer is added to an integer, a number with a point to a float.
     """
-    from fj_cli.advice import hints
-
     missing = {"not-found": "--create begins at 0 where there is no entry"}
     with hints(missing), open_client(ctx) as client:
         value = client.add(key, amount, create=create, plain=plain).decoded()

@@ -234,6 +234,7 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
     return [
         ("daemon", daemon),
         ("done", f"{status.done:,}, {status.done_per_second:,.1f} a second"),
+        ("replaced", _replaced(status)),
         ("pending", f"{status.pending:,}{unread}"),
         ("oldest", "" if oldest is None else format_when(oldest, now_us)),
         ("slots", f"{status.slots:,}"),
@@ -245,6 +246,12 @@ def _shown_fields(status: ForwarderStatus, now_us: int) -> list[tuple[str, str]]
         ("nothing of a spool", _counted(status.ignored, status.ignored_names)),
         ("last error", failed),
     ]
+
+
+def _replaced(status: ForwarderStatus) -> str:
+    elsewhere = status.replaced_elsewhere
+    text = f"{status.replaced:,} waiting jobs"
+    return f"{text}, {elsewhere:,} of them in another queue (same URI)" if elsewhere else text
 
 
 def _counted(count: int, names: list[str]) -> str:

@@ -20,7 +20,9 @@ from fj_cli.output import (
     confirm,
     counted,
     note,
+    second_key_fields,
     show_bytes,
+    show_second_key,
     wants_json,
     write_each,
     write_fields,
@@ -143,8 +145,7 @@ def fields_of(dead: DeadDirectory, piece: DeadPiece) -> dict[str, Any]:
         fields["function"] = request.function
         fields["timestamp_us"] = request.timestamp
         fields |= bytes_field("key", request.key)
-        if request.second_key is not None:
-            fields |= bytes_field("uri", request.second_key)
+        fields |= second_key_fields(request.key, request.second_key)
     return fields
 
 
@@ -174,7 +175,9 @@ def spool_dead_list_command(directory: str, reason: str | None, as_json: bool | 
 
 def _row(dead: DeadDirectory, piece: DeadPiece, now_us: int) -> list[str]:
     why, request = piece.reason, request_of(dead, piece)
-    about = show_bytes(b"" if request is None else request.second_key or request.key)
+    about = ""
+    if request is not None:
+        about = show_second_key(request.key, request.second_key or request.key)
     if why is None:
         return [piece.name, NO_REASON, "", "", about, ""]
     put = format_when(why.put_us, now_us)
@@ -219,7 +222,7 @@ def spool_dead_show_command(directory: str, name: str, raw: bool, as_json: bool 
             shown += [
                 ("function", _name_of(request.function)),
                 ("key", show_bytes(request.key)),
-                ("uri", show_bytes(request.second_key or b"")),
+                ("URI or unique", show_second_key(request.key, request.second_key)),
                 ("written", format_when(request.timestamp, now_us)),
             ]
         write_fields(piece.name, shown)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from fastjournal.clock import SystemClock
+from fastjournal.limits import PRIORITY_MAX
 from fastjournal.program import open_input
 from fj_cli.output import (
     bytes_field,
@@ -27,7 +28,7 @@ from fj_cli.shared_options import (
     REFUSED,
     check_empty,
     json_option,
-    priority_option,
+    queue_option,
 )
 from fj_cli.text import to_duration_or_none
 
@@ -41,11 +42,16 @@ _PROGRESS_S = 1.0
 @click.command("put")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=str))
 @click.argument("value", required=False)
-@click.option("--domain", type=NAME, help="The queue.  [default: the host of the URI]")
+@queue_option("The queue (domain).  [default: the host of the URI]")
 @click.option("--uri", type=NAME, help="Resource of the work: one entry of a URI waits.")
 @click.option("--unique", type=NAME, help="Of one value one entry waits in the queue.")
+@click.option(
+    "--key", type=NAME, help="The whole key: replaces a waiting job, waits for a leased one."
+)
 @click.option("--id", "id_", type=NAME, help="Last part of the key.  [default: time and URI]")
-@priority_option
+@click.option(
+    "--priority", type=click.IntRange(0, PRIORITY_MAX), help="0 runs first.  [default: 128]"
+)
 @click.option("--not-before", type=INSTANT, help="The work starts no earlier.  [default: now]")
 @click.option("--delay", type=DURATION, help="The work starts no earlier than that from now.")
 @click.option("--empty", is_flag=True, help="There is no VALUE: it is empty.")
@@ -72,23 +78,25 @@ def spool_put_command(
 ) -> int:
     """Append work to the spool DIR: one entry, or each JSON line of standard input.
 
-    With --uri or --domain one entry is appended, with VALUE, and its key is printed; --empty says
-    that there is no VALUE. Without --uri and --domain, each line is an object: domain, uri, unique,
-    priority, delay (a duration as fj-cli takes it, or seconds), not_before (an instant, or seconds
-    since 1970), id, overwrite, and value (a string, number, boolean or null) or value_b64. Lines
-    are appended as soon as they come.
+    With --uri, --queue or --key one entry is appended, with VALUE, and its key is printed; --empty
+    says that there is no VALUE. Without these, each line is an object: queue (or domain), uri,
+    unique, key, priority, delay (a duration as fj-cli takes it, or seconds), not_before (an
+    instant, or seconds since 1970), id, overwrite, and value (a string, number, boolean or null) or
+    value_b64. Lines are appended as soon as they come.
 
     A bad line is named and left out; the others are appended. Exit code 1: there was one.
     """
     from fastjournal.spool.appending.spool_writer import Spool
 
-    one = any(options[name] is not None for name in ("uri", "domain"))
+    one = any(options[name] is not None for name in ("uri", "domain", "key"))
     if not one and value is not None:
-        raise click.UsageError("VALUE needs --uri or --domain; without, JSON lines are read")
+        raise click.UsageError("VALUE needs --uri, --queue or --key; without, JSON lines are read")
     if one:
         check_empty(ctx, value, options["empty"])
     elif options["empty"]:
-        raise click.UsageError("--empty needs --uri or --domain; without, JSON lines are read", ctx)
+        raise click.UsageError(
+            "--empty needs --uri, --queue or --key; else JSON lines are read", ctx
+        )
     lines = None if one else open_input()
     with Spool(directory, durable=options["durable"], group=options["group"]) as spool:
         if lines is None:
@@ -104,6 +112,7 @@ def _put_one(
         domain=options["domain"],
         uri=options["uri"],
         unique=options["unique"],
+        key=options["key"],
         delay=to_duration_or_none(options["delay"]),
         id=options["id_"],
         priority=options["priority"],

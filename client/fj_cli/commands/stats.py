@@ -1,4 +1,4 @@
-"""``fj-cli stats`` and ``explain``: counts, and why an entry is not delivered now."""
+"""``fj-cli stats``, ``workers`` and ``explain``: counts, who works, why an entry waits."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ import click
 import msgspec
 
 from fastjournal.client.core.delivery_reasons import (
+    NO_WORKER,
     DeliveryReason,
     order_text,
     reasons_of,
     state_of,
     state_word,
+    took_uri_text,
 )
+from fastjournal.client.core.stats import unique_among
 from fastjournal.clock import SystemClock
 from fastjournal.errors import RefusedError
-from fastjournal.keys import parse_journal_key
-from fastjournal.time_texts import format_local, format_when
+from fastjournal.keys import parse_journal_key, typed_domain
+from fastjournal.time_texts import format_local, format_relative, format_when
 from fj_cli.output import (
     INSTANTS,
     bytes_field,
+    counted,
     note,
     show_bytes,
+    show_domain,
     show_field,
     wants_json,
+    write_each,
     write_fields,
     write_json,
     write_line,
 )
 from fj_cli.shared_options import (
+    DOMAIN,
     DONE,
     NAME,
+    NOTHING_TO_DO,
     REFUSED,
     complete_domain,
     on_daemon,
@@ -39,12 +47,18 @@ from fj_cli.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from fastjournal.client import EntryExplanation, SyncClient
+    from fastjournal.client import EntryExplanation, SyncClient, WorkerStats
     from fj_cli.entry_history import HistoryEvent
 
 _LABELS = {"worked_on": "leased", "jobs_max": "jobs"}
 """Words of the tables of other commands; JSON has the names of the protocol."""
-_OPTIONAL = {"oldest_due_us", "interval_us", "jobs_max", "attempts_max", "clock_behind_us"}
+_OPTIONAL = {
+    *("oldest_due_us", "oldest_waiting_us", "interval_us", "jobs_max", "attempts_max"),
+    *("deliveries", "jobs_completed", "attempts_failed", "leases_lost", "jobs_buried"),
+    *("waited_us", "run_us", "clock_behind_us"),
+    *("remote_epoch", "remote_lag_bytes", "remote_lag_us", "remote_checkpoint_age_us"),
+    *("paused_until_us", "daemon_paused_until_us", "workers_busy"),
+}
 """Counts of which 0 is none: a table leaves them out."""
 
 
@@ -57,18 +71,23 @@ _OPTIONAL = {"oldest_due_us", "interval_us", "jobs_max", "attempts_max", "clock_
 def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) -> None:
     """Show counts of the daemon, of a DOMAIN, or all that is known of the entry under KEY.
 
-    A name with a ':' is a key, for a domain has none.
+    A name with a ':' is a key, but for the domain of a host with a port: example.org:8080.
     """
 
     is_entry = entry or b":" in what
     with open_client(ctx) as client:
+        domain = what if entry else typed_domain(what)
+        if is_entry and domain != what and client.domain_stats(domain).entries:
+            # a host with a port, as tables show it
+            what, is_entry = domain, False
         found = client.stats(what, data=is_entry)
     # instants of the daemon's object do not say their unit
     fields = {f"{name}_us" if f"{name}_us" in INSTANTS else name: found[name] for name in found}
     if is_entry:
         fields["state"] = state_word(fields["state"])
+        fields["unique"] = unique_among(fields["keys"])
     if what and not is_entry and not (fields["entries"] or fields["paused_until_us"]):
-        note(f"fj-cli: the domain {show_bytes(what)} has no entries and no pause")
+        note(f"fj-cli: the domain {show_domain(what)} has no entries and no pause")
     if wants_json(as_json):
         write_json(fields)
         return
@@ -80,7 +99,67 @@ def stats_command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | 
         (_LABELS.get(name, name.removesuffix("_us")), show_field(name, value))
         for name, value in fields.items()
     ]
-    write_fields(show_bytes(what) or None, shown)
+    write_fields((show_bytes if is_entry else show_domain)(what) or None, shown)
+
+
+@click.command("workers")
+@click.option(
+    "--queue",
+    type=DOMAIN,
+    shell_complete=complete_domain,
+    help="Only those that work on this queue, wait for its work, or take it and are busy.",
+)
+@on_daemon
+def workers_command(ctx: click.Context, queue: bytes | None, as_json: bool | None) -> int:
+    """List the connections that work on jobs, or wait for work: who, on what, since when.
+
+    'gone': the connection has ended, and its leases go on until their end. Workers that have leases
+    come first, 100 are listed at most. It needs a token for all domains. Exit code 75: there is
+    none; with --queue: nobody works on the queue, waits for its work, or took it last and is busy.
+    """
+    with open_client(ctx) as client:
+        daemon = client.daemon_stats(workers=True)
+        of_queue = None if queue is None else client.domain_stats(queue)
+    workers = daemon.workers
+    if queue is not None:
+        name = queue.decode("utf-8", "backslashreplace")
+        workers = [worker for worker in workers if worker.serves(name)]
+    now_us = SystemClock().now_us()
+    write_each(
+        workers,
+        as_json,
+        fields=msgspec.to_builtins,
+        columns=("worker", "state", "leased", "since", "queue", "waits for"),
+        row=lambda worker: _worker_row(worker, now_us),
+    )
+    if daemon.workers_cut:
+        note(f"fj-cli: there are more workers than these {len(daemon.workers)}")
+    if queue is None or of_queue is None:
+        return DONE if workers else NOTHING_TO_DO
+    waits = counted(of_queue.next_waiting, "request")
+    leased, due = counted(of_queue.worked_on, "job"), counted(of_queue.due, "job")
+    note(f"{show_domain(queue)}: {leased} leased, {due} due, {waits} for work waiting")
+    busy = of_queue.workers_busy
+    if busy and not of_queue.next_waiting:
+        takes = "1 worker takes" if busy == 1 else f"{busy:,} workers take"
+        note(f"{takes} work of {show_domain(queue)}, all busy")
+    return DONE if of_queue.worked_on or of_queue.next_waiting or busy else NOTHING_TO_DO
+
+
+def _worker_row(worker: WorkerStats, now_us: int) -> list[str]:
+    state = "working" if worker.worked_on else "idle"
+    waits = [
+        f"{name[:-1]}..." if name[-1:] == ":" else show_domain(name.encode()) or "any queue"
+        for name in worker.waits_for
+    ]
+    return [
+        worker.name,
+        state if worker.connected else "gone",
+        f"{worker.worked_on:,}",
+        format_relative(worker.since_us, now_us) if worker.since_us else "",
+        show_domain(worker.domain.encode()),
+        ", ".join(waits),
+    ]
 
 
 @click.command("explain")
@@ -177,9 +256,10 @@ def _missing(
             advice=("set it again, with a later --expires, or without one",),
         )
     if ended is not None:
+        last = f"{ended.what} ({ended.text})" if ended.text else ended.what
         return DeliveryReason(
             code="gone",
-            text=f"there is no entry any more; the last event of the log is: {ended.what}",
+            text=f"there is no entry any more; the last event of the log is: {last}",
             since_us=ended.time_us,
             advice=("set it again",),
         )
@@ -200,6 +280,7 @@ _BEGINS = {
     "leased": ("leased",),
     "buried": ("buried",),
     "paused": ("domain paused",),
+    "all-paused": ("all domains paused",),
     "back-off": ("failed",),
     "delayed": ("delayed",),
 }
@@ -219,12 +300,15 @@ def _fields(found: _Explanation) -> dict[str, Any]:
     if entry is not None:
         fields |= {
             "keys": entry.keys,
+            "unique": entry.unique,
+            "took_uri_from": entry.took_uri_from,
+            "took_uri_us": entry.took_uri_us or None,
             "domain": entry.domain,
             "attempts": entry.attempts,
             "attempts_max": entry.attempts_max or None,
             "last_error": entry.last_error,
             "expires_us": entry.expires_us or None,
-            "due_now": entry.state == "ready" and not reasons,
+            "due_now": entry.state == "ready" and all(r.code in NO_WORKER for r in reasons),
             "ready_before": entry.ready_before if entry.state == "ready" else None,
         }
     fields["reasons"] = msgspec.to_builtins(reasons)
@@ -245,6 +329,10 @@ def _write_text(found: _Explanation, now_us: int) -> None:
     entry, log_directory = found.entry, found.log_directory
     keys = [show_bytes(found.key)] if entry is None else entry.keys
     lines = [keys[0], *(f"  also       {other}" for other in keys[1:])]
+    if entry is not None and entry.unique is not None:
+        lines.append(f"  unique     {entry.unique}, in its queue")
+    if entry is not None and (took := took_uri_text(entry)):
+        lines.append(f"  replaced   {took}, {format_when(entry.took_uri_us, now_us)}")
     lines.append(f"  state      {found.state}")
     if entry is not None and entry.attempts:
         of = f" of {entry.attempts_max}" if entry.attempts_max else ""

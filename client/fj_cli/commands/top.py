@@ -17,6 +17,7 @@ from fastjournal.clock import SystemClock
 from fastjournal.errors import CannotConnectError, RefusedError
 from fj_cli.output import bytes_field, wants_json, write_json
 from fj_cli.shared_options import (
+    DOMAIN,
     DONE,
     DURATION,
     NAME,
@@ -35,7 +36,7 @@ JSON_DOMAINS_MAX = 1000
 
 
 @click.command("top")
-@click.argument("prefix", type=NAME, default="", shell_complete=complete_domain)
+@click.argument("prefix", type=DOMAIN, default="", shell_complete=complete_domain)
 @click.option("--interval", type=DURATION, default="2s", help="Time between two samples.")
 @click.option("--count", type=click.IntRange(1), help="End after so many samples.")
 @on_daemon
