@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fastjournal import _native
 from tests.integration.programs import close_fork_servers, open_fork_servers
 from tests.memory_files import IN_MEMORY, copy_directory, memory_directory
 from tests.property.packer import ALONE, WITH_WORKER, packing
@@ -196,6 +197,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one task serve all plain connections of servers in this process, then a task each."""
     monkeypatch.setattr("fastjournald.net.connections.POLLS", request.param == "poller")
+
+
+@pytest.fixture(scope="module", params=["native", "pure"])
+def native(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Native leaves in this process, then the functions in Python: whether it is the former.
+
+    ``pytestmark = pytest.mark.usefixtures("native")`` runs all tests of a module so. A program of a
+    test follows the variable FASTJOURNAL_NATIVE.
+    """
+    if request.param == "native" and _native.leaves is None:
+        pytest.skip(f"native leaves: {_native.reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pure":
+            patch.setattr(_native, "leaves", None)
+            patch.setattr(_native, "rounds", None)
+        yield request.param == "native"
 
 
 @pytest.fixture(scope="module", params=[ALONE, WITH_WORKER])

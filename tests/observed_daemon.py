@@ -6,12 +6,15 @@ import trio
 
 from fastjournal.http_server import HttpRequest, HttpResponse
 from fastjournal.protocol import Function, Request, ValueType, decode_reply
+from fastjournal.remote.writer import RemoteAck
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.object_store import MemoryStore
 from fastjournald.config.options import Config
 from fastjournald.observability.html_pages import routes_of
 from fastjournald.recovery.recover import open_archive, recover_engine
 from fastjournald.server import Server
+from tests.unit.server_fixture import new_primary
 
 START = 1_790_000_000_000_000
 
@@ -19,7 +22,7 @@ START = 1_790_000_000_000_000
 class ObservedDaemon:
     """A server without sockets, on a disk in memory."""
 
-    def __init__(self, memory_limit: int = 0) -> None:
+    def __init__(self, memory_limit: int = 0, *, remote: bool = False) -> None:
         disk = SimulatedDisk(1)
         disk.mkdir("/log")
         config = Config(cmdlog_path="/log", memory_limit=memory_limit, archive_dir="/archive")
@@ -28,7 +31,13 @@ class ObservedDaemon:
         engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
         disk.mkdir("/archive")
         archive = open_archive(disk, config, engine.journal.usage, writer)
-        self.server = Server(config, engine, writer, disk, self.clock, archive=archive)
+        primary = None
+        if remote:
+            store, boottime_us = MemoryStore(), self.clock.monotonic_us
+            primary = new_primary(store, writer, RemoteAck.DURABLE, boottime_us)
+        self.server = Server(
+            config, engine, writer, disk, self.clock, archive=archive, remote=primary
+        )
         self.engine = engine
         engine.store.leases.name_of = str  # sessions of these tests are names
 

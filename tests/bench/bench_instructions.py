@@ -1,13 +1,14 @@
 """Processor instructions of one request, counted: repeatable on a busy machine.
 
-    python -m tests.bench.bench_instructions [--tokens] [--vs OTHER/bin/python]
+    python -m tests.bench.bench_instructions [--tokens] [--both] [--vs OTHER/bin/python]
 
 The daemon runs under callgrind (valgrind), which counts what it executes, whatever else the machine
 does. Its event loop runs by a slower clock, as the processor does: else what it does each second
 would be a large part of the count, and one that depends on the load of the machine. The counter is
 read before and after each load, so start, warming up and stop are no part of it. ``--vs`` names the
 interpreter of another checkout (its ``.venv/bin/python``), which is counted in the same way; the
-last column is this one divided by the other one.
+last column is this one divided by the other one. ``--both`` counts this checkout without its native
+leaves in the same way; ``FASTJOURNAL_NATIVE=0`` counts without them in all checkouts.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+from fastjournal import _native
 from tests.bench.one_connection import BATCH, WINDOW, Connection
+from tests.bench.peers.rows import interpreter
 
 WARM_UP = 2 * WINDOW
 REQUESTS = 10 * WINDOW
@@ -51,29 +55,41 @@ main()
 COUNTED = re.compile(rb"^(?:summary|totals): (\d+)", re.MULTILINE)
 
 
+class Interpreter(NamedTuple):
+    """Interpreter of a checkout, and its variables."""
+
+    python: str
+    environment: dict[str, str]
+
+    @property
+    def described(self) -> str:
+        """Version, and whether it is optimised and runs native leaves."""
+        return interpreter(self.python, self.environment)
+
+
 class CountedDaemon:
     """A daemon under callgrind.
 
     Args:
-        python: The interpreter of the checkout that it comes from.
+        runs: The interpreter of the checkout that it comes from.
         directory: A directory of its own.
         options: More of its options.
     """
 
-    def __init__(self, python: str, directory: Path, *options: str) -> None:
+    def __init__(self, runs: Interpreter, directory: Path, *options: str) -> None:
         self._dump = directory / "callgrind"
         self._dumps = 0
         self._ready_file = directory / "ready"
         command = [
             *("valgrind", "--tool=callgrind", f"--callgrind-out-file={self._dump}"),
             *(f"--vgdb-prefix={directory}/vgdb", "--dump-instr=no"),
-            *(python, "-P", "-c", PROGRAM),
+            *(runs.python, "-P", "-c", PROGRAM),
             *("--cmdlog-path", str(directory / "log"), "--ready-file", str(self._ready_file)),
             *("--listen", "127.0.0.1:0", "--cmdlog-sync", "os"),
             *options,
         ]
         # the same order of every set and dictionary in each run
-        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        environment = runs.environment | {"PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -146,21 +162,21 @@ TOKEN_LOADS = dict(list(LOADS.items())[:2])
 """Scenarios of a client with a token for two domains: its NEXTs would have to name one."""
 
 
-def measure_all(python: str) -> dict[str, float]:
+def measure_all(runs: Interpreter) -> dict[str, float]:
     """Return the instructions of one request or job of each kind."""
-    return measure(python, LOADS) | measure_tokens(python)
+    return measure(runs, LOADS) | measure_tokens(runs)
 
 
-def measure_tokens(python: str) -> dict[str, float]:
+def measure_tokens(runs: Interpreter) -> dict[str, float]:
     """Return those of clients that have an access token."""
     loads = dict(list(LOADS.items())[:3])
-    return measure(python, loads, TOKENS, "with a token for everything: ") | measure(
-        python, TOKEN_LOADS, DOMAIN_TOKENS, "with a token for two domains: "
+    return measure(runs, loads, TOKENS, "with a token for everything: ") | measure(
+        runs, TOKEN_LOADS, DOMAIN_TOKENS, "with a token for two domains: "
     )
 
 
 def measure(
-    python: str,
+    runs: Interpreter,
     loads: dict[str, tuple[int, Callable[[Connection], object]]],
     tokens: str = "",
     name: str = "",
@@ -168,7 +184,7 @@ def measure(
     """Return the instructions of some loads on one daemon.
 
     Args:
-        python: Interpreter of the checkout.
+        runs: Interpreter of the checkout.
         loads: Some of ``LOADS``.
         tokens: File of access tokens; empty: clients need none.
         name: Begin of the names of the figures.
@@ -181,7 +197,7 @@ def measure(
             file.touch(0o600)
             file.write_text(tokens)
             options = ("--auth-tokens", str(file))
-        daemon = CountedDaemon(python, Path(directory), *options)
+        daemon = CountedDaemon(runs, Path(directory), *options)
         try:
             client = Connection(daemon.wait_ready(), TOKEN if tokens else b"")
             client.put(WARM_UP)
@@ -203,14 +219,21 @@ def main() -> None:
     """Count, and print a line for each kind of request."""
     parser = argparse.ArgumentParser(description="Count the instructions of a request.")
     parser.add_argument("--vs", metavar="PYTHON", help="interpreter of another checkout")
+    parser.add_argument("--both", action="store_true", help="against this one without leaves")
     parser.add_argument("--tokens", action="store_true", help="count clients with a token only")
     given = parser.parse_args()
     if shutil.which("valgrind") is None:
         print("valgrind is not installed (apt-get install valgrind): nothing is counted")
         return
     count = measure_tokens if given.tokens else measure_all
-    ours = count(sys.executable)
-    theirs = count(given.vs) if given.vs else {}
+    environment = dict(os.environ)
+    runs = Interpreter(sys.executable, environment)
+    other_runs = Interpreter(given.vs, environment) if given.vs else None
+    if given.both:
+        other_runs = Interpreter(sys.executable, environment | {_native.SWITCH: "0"})
+    print(runs.described + (f", against {other_runs.described}" if other_runs else ""), flush=True)
+    ours = count(runs)
+    theirs = count(other_runs) if other_runs else {}
     for what, figure in ours.items():
         other = theirs.get(what)
         against = f"  against {other:,.0f}: {figure / other:.3f}" if other else ""

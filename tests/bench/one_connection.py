@@ -71,12 +71,18 @@ class Connection:
         """Return SETs a second; each window is answered before the next one is sent."""
         windows = self.windows(count, window)
         started = time.perf_counter()
+        self.send_windows(windows, window, reply_bytes)
+        return count / (time.perf_counter() - started)
+
+    def send_windows(
+        self, windows: list[bytes], window: int, reply_bytes: int = SUCCESS_BYTES
+    ) -> None:
+        """Send each window of so many requests when the one before is answered."""
         for frames in windows:
             self._socket.sendall(frames)
             missing = window * reply_bytes
             while missing:
                 missing -= len(self._socket.recv(missing))
-        return count / (time.perf_counter() - started)
 
     def put_again(self, count: int, window: int = WINDOW) -> float:
         """Return SETs a second that move the entries of the last so many resources."""

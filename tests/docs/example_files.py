@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
+from fastjournal.client.core.settings import NAMES, SYSTEM_FILE
 from fastjournal.options import ENVIRONMENT, HELP
 from fastjournal.spark.nightly import command as nightly
 from fastjournald.config.options import DECLARED
-from fj_cli.config import NAMES, SYSTEM_FILE
 from fj_forwarder.main import command as forwarder
 from tests.docs.reference_pages import allowed, meaning
 
@@ -75,11 +75,12 @@ def daemon_example() -> str:
 
 
 def cli_example() -> str:
-    """Return the configuration file of fj-cli, with a place for each option."""
+    """Return the configuration file of clients, with a place for each option."""
     lines = comment(
-        f"Settings of fj-cli: {SYSTEM_FILE}, or fastjournal/fj-cli.toml in ~/.config, which then"
-        " counts alone. Options of the command line and variables of the environment have"
-        " precedence. TLS files and token are for the server of this file only."
+        f"Settings of the Python clients, fj-cli, fj-forwarder, fj-nightly: {SYSTEM_FILE}, or"
+        " fastjournal/client.toml in ~/.config, which then counts alone. Options of the command"
+        " line and variables of the environment have precedence. TLS files and token are for the"
+        " server of this file only."
     )
     helps = {"server": "Address of the daemon: HOST:PORT, tls://HOST:PORT or unix:PATH."} | HELP
     values = {"server": SERVER}
@@ -89,21 +90,24 @@ def cli_example() -> str:
     return "\n".join(lines) + "\n"
 
 
+def server_lines() -> list[str]:
+    """Return the variable of the daemon's address, commented out."""
+    text = f"The daemon. Default: that of {SYSTEM_FILE}, else {SERVER}."
+    return ["", *comment(text), f"# FASTJOURNAL_SERVER={SERVER}"]
+
+
 def forwarder_example() -> str:
     """Return the environment file of the unit of the forwarder."""
     lines = comment(
-        "Environment of fj-forwarder.service, a variable a line. The two without a comment sign"
-        " say what the unit does without this file."
+        "Environment of fj-forwarder.service, a variable a line. The one without a comment sign"
+        " says what the unit does without this file."
     )
     helps = {
         str(each.name): each.help for each in forwarder.params if isinstance(each, click.Option)
     }
-    for variable, value, name in (
-        ("FASTJOURNAL_SPOOL", SPOOL, "spool"),
-        ("FASTJOURNAL_SERVER", SERVER, "servers"),
-    ):
-        text = str(helps[name]).partition(";")[0].rstrip(".")
-        lines += ["", *comment(f"{text}."), f"{variable}={value}"]
+    text = str(helps["spool"]).partition(";")[0].rstrip(".")
+    lines += ["", *comment(f"{text}."), f"FASTJOURNAL_SPOOL={SPOOL}"]
+    lines += server_lines()
     for name, variable in ENVIRONMENT.items():
         lines += ["", *comment(str(helps[name])), f"# {variable}=/etc/fastjournal/{name}"]
     more = f"More options of fj-forwarder, such as --http: {helps['http']}"
@@ -114,29 +118,28 @@ def forwarder_example() -> str:
 def nightly_example() -> str:
     """Return the environment file of the unit of the nightly analysis."""
     lines = comment(
-        "Environment of fastjournal-nightly.service, a variable a line. The two without a comment"
-        " sign say what the unit does without this file."
+        "Environment of fastjournal-nightly.service, a variable a line. The one without a comment"
+        " sign says what the unit does without this file."
     )
     helps = {str(each.name): each.help for each in nightly.params if isinstance(each, click.Option)}
-    for variable, value, text in (
-        ("FASTJOURNAL_SERVER", SERVER, helps["server"]),
-        ("FASTJOURNAL_REPORTS", REPORTS, helps["output"]),
-    ):
-        lines += ["", *comment(str(text)), f"{variable}={value}"]
+    lines += ["", *comment(str(helps["output"])), f"FASTJOURNAL_REPORTS={REPORTS}"]
+    lines += server_lines()
     text = (
         f"{helps['archive']} Set archive_dir of fastjournald.toml to the same directory. Without it"
         " the report has no history. The unit may write in this one; for another one set"
         " ReadWritePaths= with systemctl edit fastjournal-nightly."
     )
     lines += ["", *comment(text), f"# FASTJOURNAL_ARCHIVE={ARCHIVE}"]
+    lines += ["", *comment(str(helps["remote_log"])), f"# FASTJOURNAL_REMOTE_LOG={REMOTE_LOG}"]
     for name, variable in ENVIRONMENT.items():
         lines += ["", *comment(str(helps[name])), f"# {variable}=/etc/fastjournal/{name}"]
     return "\n".join(lines) + "\n"
 
 
+REMOTE_LOG = "s3://bucket/prefix"
 EXAMPLES = {
     "fastjournald.toml.example": daemon_example,
-    "fj-cli.toml.example": cli_example,
+    "client.toml.example": cli_example,
     "fj-forwarder.env.example": forwarder_example,
     "fastjournal-nightly.env.example": nightly_example,
 }

@@ -6,6 +6,7 @@ this, makes one a subcommand, fills the blocks of examples, and leaves the ends 
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from fastjournal.spark.nightly import command as nightly
+from fastjournal.tasks.worker_main import parser as worker_parser
 from fastjournald.main import new_command
 from fj_cli.cli import cli
 from fj_forwarder.main import command as forwarder
@@ -35,6 +37,38 @@ class Manual(NamedTuple):
     summary: str
     files: tuple[tuple[str, str], ...] = ()
     """Paths, and what stands in them."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables, and their meaning."""
+
+
+_CLIENT_FILES = (
+    ("$XDG_CONFIG_HOME/fastjournal/client.toml", "Settings of the user; see below."),
+    ("/etc/fastjournal/client.toml", "Settings of the machine, where there are no others."),
+)
+
+
+def as_click(parser: argparse.ArgumentParser) -> click.Command:
+    """Return a command line of argparse, of a program that is installed without click."""
+    parameters: list[click.Parameter] = []
+    formatter = parser._get_formatter()
+    for action in parser._actions:
+        if action.dest == "help" or action.help == argparse.SUPPRESS:
+            continue
+        if not action.option_strings:
+            parameters.append(click.Argument([action.dest], metavar=str(action.metavar)))
+            continue
+        value = action.metavar or "|".join(action.choices or ()) or None
+        parameters.append(
+            click.Option(
+                [*action.option_strings, action.dest],
+                help=formatter._expand_help(action),
+                metavar=None if value is None else str(value),
+                is_flag=action.nargs == 0,
+            )
+        )
+    return click.Command(
+        parser.prog, params=parameters, help=parser.description, epilog=parser.epilog
+    )
 
 
 PROGRAMS = {
@@ -43,17 +77,22 @@ PROGRAMS = {
         8,
         "durable job queue with deduplication",
         (("/etc/fastjournal/fastjournald.toml", "The options, _ for -; see --config."),),
+        (("FASTJOURNAL_NATIVE", "0: functions in Python take the place of those in C, slower."),),
     ),
-    "fj-forwarder": Manual(forwarder, 8, "sends the records of a local spool to fastjournald"),
-    "fj-nightly": Manual(nightly, 1, "nightly report and tables of a fastjournal log, by Spark"),
+    "fj-forwarder": Manual(
+        forwarder, 8, "sends the records of a local spool to fastjournald", _CLIENT_FILES
+    ),
+    "fj-worker": Manual(
+        as_click(worker_parser()), 1, "calls the tasks of a Python application", _CLIENT_FILES
+    ),
+    "fj-nightly": Manual(
+        nightly, 1, "nightly report and tables of a fastjournal log, by Spark", _CLIENT_FILES
+    ),
     "fj-cli": Manual(
         cli,
         1,
         "command line of fastjournald",
-        (
-            ("$XDG_CONFIG_HOME/fastjournal/fj-cli.toml", "Settings of the user; see below."),
-            ("/etc/fastjournal/fj-cli.toml", "Settings of the machine, where there are no others."),
-        ),
+        _CLIENT_FILES,
     ),
 }
 
@@ -90,11 +129,15 @@ def page_of(name: str) -> str:
             lines += _paragraphs(inner.command.help)
             lines += [*_options(inner), *_paragraphs(inner.command.epilog)]
     lines += [".SH NOTES", *_paragraphs(manual.command.epilog)]
+    if manual.environment:
+        lines += [".SH ENVIRONMENT"]
+        for variable, text in manual.environment:
+            lines += [".TP", f".B {_escaped(variable)}", _escaped(text)]
     if manual.files:
         lines += [".SH FILES"]
         for path, text in manual.files:
             lines += [".TP", f".I {_escaped(path)}", _escaped(text)]
-        if name == "fj-cli":
+        if manual.files is _CLIENT_FILES:
             lines += [".PP", *_paragraphs(_SETTINGS)]
     others = ", ".join(f"\\fB{_escaped(n)}\\fR({PROGRAMS[n].section})" for n in sorted(PROGRAMS))
     return "\n".join([*lines, ".SH SEE ALSO", others]) + "\n"

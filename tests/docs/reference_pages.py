@@ -15,6 +15,7 @@ import trio
 from prometheus_client.registry import Collector
 
 import fastjournal
+import fastjournal.tasks
 from fastjournal import errors, limits
 from fastjournal.disk import DiskSpace
 from fastjournal.spool.forwarder_status import ForwarderStatus
@@ -142,7 +143,7 @@ def allowed(option: DeclaredOption) -> str:
 
 def metrics_page() -> str:
     """Return all metrics of ``/metrics``, with type and labels."""
-    daemon = ObservedDaemon(memory_limit=2**28)
+    daemon = ObservedDaemon(memory_limit=2**28, remote=True)
     daemon.server.runtime.counters.disk_space = DiskSpace(0, 0)
     metrics = Metrics(daemon.server.runtime)
     trio.run(metrics.text)
@@ -271,6 +272,9 @@ def api_page() -> str:
         for name in names:
             lines += [f"::: fastjournal.{name}", "    options:", "      heading_level: 3"]
             lines += ["      force_inspection: true"] * (name in MADE_AT_RUN_TIME) + [""]
+    lines += ["## Tasks", ""]
+    for name in fastjournal.tasks.__all__:
+        lines += [f"::: fastjournal.tasks.{name}", "    options:", "      heading_level: 3", ""]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Types of each block of Python in README.md and docs/: mypy --strict and pyright find nothing."""
+"""Types of the blocks of README.md and docs/, and of examples/tasks: mypy and pyright pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 from tests.system.staging import ROOT
 
+NAMED = re.compile(r"# (\w+)\.py\n")
+"""First line of a block that others import."""
 BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 ONE_PROGRAM = {
@@ -99,6 +101,8 @@ def append(spool: Spool) -> bytes:
 def programs() -> Iterator[tuple[str, str]]:
     """Yield a name, with page and line, and the text of each program of the pages."""
     yield "users_program", USERS_PROGRAM
+    for example in sorted((ROOT / "examples" / "tasks").glob("*.py")):
+        yield example.stem, example.read_text(encoding="utf-8")
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         path, text = str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
         name = re.sub(r"\W", "_", path.removesuffix(".md"))
@@ -107,6 +111,9 @@ def programs() -> Iterator[tuple[str, str]]:
             yield name, ONE_PROGRAM[path] + "".join(block[1] for block in found)
             continue
         for block in found:
+            if page.name == "tasks.md" and (named := NAMED.match(block[1])):
+                yield named[1], block[1]
+                continue
             yield f"{name}_line_{text.count(chr(10), 0, block.start()) + 1}", block[1]
 
 

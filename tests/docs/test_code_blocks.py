@@ -33,6 +33,7 @@ RUN = {
     "docs/runbooks.md": "docs/test_runbook.py",
     "docs/spark.md": "spark/test_spark_page.py",
     "docs/spool.md": "docs/test_code_blocks.py",
+    "docs/tasks.md": "docs/test_tasks_page.py",
     "docs/testing.md": "docs/test_testing_page.py",
     "docs/tutorial.md": "docs/test_tutorial.py",
     "docs/two-machines.md": "docs/test_two_machines.py",
@@ -43,7 +44,7 @@ LANGUAGES_RUN = ("python", "sh", "sql")
 FENCE = re.compile(r"^```(.*)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n) {4}\S.*$", re.MULTILINE)
-PROGRAM = re.compile(r"(?:fj-cli|fj-forwarder|fj-nightly|fastjournald)\b")
+PROGRAM = re.compile(r"(?:fj-cli|fj-forwarder|fj-nightly|fj-worker|fastjournald)\b")
 ADVICE = (
     "run it in a test and name that in RUN (python, sh, sql), or mark it as an illustration: "
     "text (output, files), console (commands to adapt), ini, json, toml"

@@ -42,7 +42,7 @@ command -v rsync >/dev/null || rsync() { cp -r "$2" "$3"; }
 
 NOT_RUN = {
     "make install-systemd": "system/test_systemd_units.py installs them",
-    "pip install 'fastjournal[spark]'": "installs Spark",
+    "pip install 'fastjournal[spark,cli]'": "installs Spark",
     "python -m venv environment": "installs Spark",
     "fj-nightly --server": "spark/test_spark_nightly.py runs it",
     "systemctl disable --now": "needs Pacemaker on two machines",

@@ -136,3 +136,9 @@ def test_page_of_docs_is_in_the_navigation_of_the_site() -> None:
     made = {page for page in nav if page in OF_THE_ROOT.values() or page.startswith("reference/")}
     assert not pages - nav, "no reader finds these pages: put them into nav in mkdocs.yml"
     assert not nav - pages - made, "nav in mkdocs.yml has pages that docs/ has not"
+
+
+def test_docs_have_at_most_10_000_lines() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]
+    lines = sum(len(page.read_text(encoding="utf-8").splitlines()) for page in pages)
+    assert lines <= 10_000, f"{lines} lines: say each rule once, in the page of its reader"

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fastjournal.client.core.settings import NAMES, find_daemon
 from fastjournald.config.load import load_config
 from fastjournald.config.options import Config
-from fj_cli.config import NAMES, find_daemon
 from tests.docs.example_files import DIRECTORY, EXAMPLES, NEEDED_BY_THE_UNIT, STATE, USUAL
 from tests.integration.programs import installed
 
@@ -74,8 +74,8 @@ def test_config_example_passes_the_check_of_the_daemon(tmp_path: Path, example: 
 
 
 def test_config_example_of_the_command_line_is_read_as_its_settings(tmp_path: Path) -> None:
-    file = tmp_path / "fj-cli.toml"
-    example = EXAMPLES["fj-cli.toml.example"]()
+    file = tmp_path / "client.toml"
+    example = EXAMPLES["client.toml.example"]()
     file.write_text(example, encoding="utf-8")
     assert find_daemon({}, {}, [file]) == find_daemon({}, {}, [])
     file.write_text(COMMENTED_OUT.sub("", example), encoding="utf-8")

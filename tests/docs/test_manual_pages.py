@@ -74,9 +74,11 @@ def test_page_of_the_manual_is_set_without_warnings(name: str) -> None:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed here")
 def test_page_of_fj_cli_has_every_command_its_examples_and_its_settings() -> None:
     text = rendered("fj-cli")
-    for name in COMMANDS.keys() - {"log", "spool", "import", "token", "export"}:
+    groups = {"dead", "log", "remote", "spool", "import", "token", "export"}
+    for name in COMMANDS.keys() - groups:
         assert f"\n   fj-cli {name}\n" in text, name
     assert "fj-cli log dump" in text
+    assert "fj-cli remote restore" in text
     assert "fj-cli next pages --exec cat\n" in text
     assert 'server = "tls://jobs.example.org:9923"\n' in text
     assert "Exit codes: 0 done" in text

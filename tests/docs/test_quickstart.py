@@ -45,7 +45,7 @@ def test_quickstart_ends_with_a_worker_a_page_and_an_alert() -> None:
         place = Path(directory, "quickstart")
         environment, install = install.split("\n", 1)
         assert environment == f"python3 -m venv {PLACE}/venv"
-        make_environment(place / "venv")
+        make_environment(place / "venv", "daemon", "cli")
         install, script = (each.replace(PLACE, str(place)) for each in (install, script))
         # what it installs is all that the programs import; the tour starts the two others
         install = f"set -e\n{install}fj-forwarder --version\nfj-nightly --version\n"

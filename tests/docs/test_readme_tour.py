@@ -13,8 +13,12 @@ from tests.system.staging import ROOT
 
 PLACE = "/tmp/tour"
 DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"
-FIRST_BLOCKS = 3
-"""Those of the first screen: a daemon, a program, the end of both."""
+FIRST_BLOCKS = 5
+"""Those of the first screen: a daemon, a task and its worker, a program, the end of all."""
+FIRST_OUTPUT = (
+    "mail to ann@example.org\nreplaced b'pages'\nnew\n"
+    "b'pages' changed\nb'search' changed\nb'search' changed\nended\n"
+)
 
 
 def tour() -> list[tuple[str, str]]:
@@ -33,6 +37,10 @@ def steps_of(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
     for language, block in found:
         if language == "text":
             several[-1] = (several[-1][0], block)
+        elif block.startswith("# "):
+            # a file, which its first line names
+            name = block.partition("\n")[0].removeprefix("# ")
+            several.append((f"cat > {name} <<'END_OF_BLOCK'\n{block}END_OF_BLOCK\n", ""))
         elif language == "python":
             several.append((f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK\n", ""))
         else:
@@ -52,9 +60,10 @@ def test_program_on_the_first_screen_of_the_readme_gets_its_job_and_ends() -> No
     drawing, *first = blocks(readme.partition("\n## ")[0])
     assert (drawing[0], len(first)) == ("text", FIRST_BLOCKS)
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
-        text = script_of(steps_of(first)).replace("pip install fastjournal\n", "")
+        text = script_of(steps_of(first)).replace("pip install 'fastjournal[daemon,cli]'\n", "")
         text = text.replace("/tmp/jobs", f"{directory}/jobs")
         text = with_own_socket(text, f"fastjournald --cmdlog-path {directory}/jobs &", directory)
+        text = f"cd {directory}\n{text}"
         status, shown = run_script(
             # the tour takes the address of this daemon next
             f"{text}fj-cli ping --count 1 >/dev/null 2>&1 || echo ended\n",
@@ -63,7 +72,7 @@ def test_program_on_the_first_screen_of_the_readme_gets_its_job_and_ends() -> No
             FASTJOURNAL_SERVER=f"unix:{directory}/socket",
         )
         assert status == 0, shown
-        assert shown.replace(END + "\n", "") == "https://example.org/a changed\nended\n"
+        assert shown.replace(END + "\n", "") == FIRST_OUTPUT
         assert not Path(directory, "jobs").exists()
 
 

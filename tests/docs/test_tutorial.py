@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import blocks, run_script, with_own_socket
 from tests.system.staging import ROOT
+
+AT_PROMPT = ROOT / "tests/docs/at_prompt.py"
+"""Somebody may paste a block at a prompt of Python, so each is run as one line after the other."""
 
 DAEMON = "fastjournald --cmdlog-path /tmp/tutorial/log &"
 
@@ -18,7 +25,7 @@ def script(directory: str) -> str:
     for language, block in blocks(text):
         assert language in ("sh", "python"), "every block is run"
         parts.append(
-            f"python -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
+            f"python -W error {AT_PROMPT} <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
             if language == "python"
             else block
         )
@@ -35,11 +42,25 @@ def test_tutorial_blocks_do_what_the_page_says() -> None:
             "not-found",
             "2 due, 1 delayed",
             "https://example.org/b urgent\nhttps://example.org/a version 3",
-            "released, and due again in an hour: mail 13",
-            "attempt 3 failed; buried: True\n10 attempts",
             "colour=blue",
             "user:00099\nuser:00199",
             "{b'color:grass': 'green'}",
         ):
             assert line in shown, shown
         assert not Path(directory, "tutorial").exists()
+
+
+@pytest.mark.parametrize(
+    ("block", "works"),
+    [
+        ("def f():\n    return 1\n\nassert f() == 1\n", True),
+        ("for x in [1]:\n    pass\n", True),
+        ("def f():\n    x = 1\n\n    return x\n", False),
+        ("def f():\n    return 1\nassert f() == 1\n", False),
+        ("x = (1,\n", False),
+        ("1 / 0\n", False),
+    ],
+)
+def test_tutorial_block_that_a_prompt_does_not_take_fails(block: str, works: bool) -> None:
+    done = subprocess.run([sys.executable, AT_PROMPT], input=block, text=True, check=False)
+    assert (done.returncode == 0) == works

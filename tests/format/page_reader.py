@@ -158,6 +158,10 @@ def unpack(content: bytes) -> list[Any]:
     return array
 
 
+RETRY_DELAY_US, RETRY_DELAY_US_MAX = 1_000_000, 3 * 86400 * 1_000_000
+"""The daemon's default back-off, also of a lost lease."""
+
+
 class Log:
     """State that the records of a log leave.
 
@@ -396,12 +400,16 @@ class Log:
                 if entry.superseded:
                     self._gone(entry)
                     continue
+                ended, earlier = entry.leased_until, entry.attempts
                 entry.attempts += 1
-                entry.first_due = max(entry.not_before, entry.leased_until)
                 bounds = (self._attempts_max_of(entry), entry.lease_attempts_max)
                 entry.token = entry.lease_end = entry.lease_attempts_max = 0
                 if parse_key(entry.key) and any(0 < most <= entry.attempts for most in bounds):
                     entry.reason = b"attempts reached max-attempts"
+                elif parse_key(entry.key) and earlier:
+                    delay = min(RETRY_DELAY_US << earlier, RETRY_DELAY_US_MAX)
+                    entry.not_before = max(entry.not_before, ended + delay)
+                entry.first_due = max(entry.not_before, ended)
             if not entry.token and 0 < entry.expires <= now:
                 self._gone(entry)
 

@@ -31,7 +31,7 @@ class Cli:
             self.environment["FASTJOURNAL_SERVER"] = server
 
     def __call__(
-        self, *arguments: str | bytes, stdin: bytes = b""
+        self, *arguments: str | bytes, stdin: bytes = b"", timeout_s: float = TIMEOUT_S
     ) -> subprocess.CompletedProcess[bytes]:
         """Run it to its end."""
         return run_program(
@@ -39,7 +39,7 @@ class Cli:
             input=stdin,
             capture_output=True,
             env=self.environment,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
         )
 
     def start(

@@ -11,6 +11,7 @@ import pytest
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.s3_servers import BUCKET, s3_server
 from tests.integration.two_jobs import client_with_two_jobs
 from tests.integration.worker_process import Alarm
 
@@ -20,6 +21,16 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     """Run a daemon on a socket of this test: its address outlives a restart."""
     with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
         yield daemon
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a remote log: in a directory, and in an S3 server."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/store"
+        return
+    with s3_server():
+        yield f"s3://{BUCKET}/log"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class DaemonProcess:
         options: More command line options.
         own_interpreter: Fork it from no server (see programs.py): its memory or /proc is looked at.
         command: Starts it in another way; none: as it is installed.
+        environment: More variables.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class DaemonProcess:
         *options: str,
         own_interpreter: bool = False,
         command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.log_path = directory / "log"
@@ -43,6 +45,7 @@ class DaemonProcess:
         self._ready_file = directory / "ready"
         self._options = options
         self._own_interpreter = own_interpreter
+        self._environment = environment or {}
         self._command = command or (installed("fastjournald"),)
         self._process: subprocess.Popen[Any] | None = None
         self.addresses: list[str] = []
@@ -81,6 +84,7 @@ class DaemonProcess:
                 stdout=stderr,
                 stderr=stderr,
                 own_interpreter=self._own_interpreter,
+                env=os.environ | self._environment,
             )
 
     def start(self) -> None:

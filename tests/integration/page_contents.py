@@ -71,7 +71,7 @@ class PageReader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
-        assert tag not in {"script", "img", "iframe", "object", "embed", "svg", "base"}, tag
+        assert tag not in {"script", "img", "iframe", "object", "embed", "use", "base"}, tag
         assert not any(name.startswith("on") for name in values), values
         assert not values.keys() & {"src", "srcset", "style", "background", "data"}, values
         for name in ("href", "action"):

@@ -35,6 +35,7 @@ import sys
 import sysconfig
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import distribution
@@ -44,10 +45,11 @@ from typing import Any, TypeVar
 from tests.integration.fork_server import MESSAGE_BYTES_MAX
 
 PRELOADED: dict[str, tuple[str, ...]] = {
-    "fastjournald": ("encodings.idna", "fastjournald.observability.*"),
-    "fj-forwarder": ("anyio._backends._trio",),
+    "fastjournald": ("fastjournald.main", "encodings.idna", "fastjournald.observability.*"),
+    "fj-forwarder": ("fj_forwarder.main", "anyio._backends._trio"),
     "fj-cli": ("fj_cli.*", "fastjournal.client.sync"),
     "fj-nightly": (
+        "fastjournal.spark.nightly",
         "fastjournal.spark.nightly.run",
         "fastjournal.spark.data_source.registration",
     ),
@@ -61,7 +63,10 @@ SERVER = str(Path(__file__).with_name("fork_server.py"))
 
 _FORK_OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text"}
 
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_")
+_READ_AT_START = (
+    *("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_"),
+    "FASTJOURNAL_NATIVE",
+)
 """How the variables begin that are read before a program looks at its environment."""
 
 _READ_BY_SERVER = "PYTHONIOENCODING"
@@ -383,5 +388,16 @@ def forwarding(
     with ended(Program([*line, *options], **streams)) as process:
         yield process
         assert process.poll() is None, "it ended by itself"
+        # a block that is left at once would end it before it knows how to end
+        while not catches(process.pid, signal.SIGTERM):
+            assert process.poll() is None, "it ended by itself"
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of a signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    [caught] = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,13 +1,16 @@
-"""fj-cli and fj-forwarder, as installed, through mutual TLS and with tokens."""
+"""Programs and clients, as installed, through mutual TLS and with tokens."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +22,7 @@ from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.page_contents import http_address
-from tests.integration.programs import Program, command_with, installed
+from tests.integration.programs import Program, installed
 from tests.integration.worker_process import results
 
 
@@ -80,9 +83,9 @@ def by_environment(site: SecureSite) -> Cli:
 
 
 def by_file(site: SecureSite, *, token: str) -> Cli:
-    """Return a command line that is let in by its fj-cli.toml, without any variable."""
-    file = site.directory / "config" / "fastjournal" / "fj-cli.toml"
-    file.parent.mkdir(parents=True)
+    """Return a command line that is let in by its client.toml, without any variable."""
+    file = site.directory / "config" / "fastjournal" / "client.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         f"server = '{site.daemon.address}'\ntls_ca = '{site.authority.path}'\n"
         f"tls_cert = '{site.own.cert}'\ntls_key = '{site.own.key}'\nauth_file = '{token}'\n"
@@ -109,6 +112,76 @@ def test_cli_reads_tls_and_token_from_options_environment_and_file(site: SecureS
     other = cli("get", "plain", "--server", f"tls://{site.daemon.address}")
     assert other.returncode == 69
     assert b"certificate" in other.stderr
+
+
+CLIENTS = {
+    "sync": "from fastjournal import SyncClient\n"
+    "import sys\n"
+    "with SyncClient(*sys.argv[1:], reconnect=None) as client:\n"
+    "    print(client.get('plain').value.decode())\n",
+    "asyncio": "import asyncio, sys\n"
+    "from fastjournal import Client\n"
+    "async def main():\n"
+    "    async with Client(*sys.argv[1:], reconnect=None) as client:\n"
+    "        print((await client.get('plain')).value.decode())\n"
+    "asyncio.run(main())\n",
+}
+"""Programs that name no daemon; the first argument does, if there is one."""
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_settings_let_a_client_in_that_names_no_daemon(site: SecureSite, kind: str) -> None:
+    with site.client() as client:
+        client.set("plain", "seen")
+
+    def run(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", CLIENTS[kind], *arguments],
+            env=cli.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for cli in (by_environment(site), by_file(site, token=str(site.token))):
+        done = run(cli)
+        assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+        # a daemon that the program names is told nothing of theirs
+        stranger = run(cli, site.daemon.address)
+        assert stranger.returncode == 1
+        assert "takes TLS only" in stranger.stderr
+    # nor is one of the environment told what the file has for its own
+    other = by_file(site, token=str(site.token))
+    other.environment["FASTJOURNAL_SERVER"] = site.daemon.address
+    assert "takes TLS only" in run(other).stderr
+    # a part of the settings is named, the file has the rest
+    for name, wrong in (("SERVER", "here"), ("AUTH_FILE", "/no/token"), ("TLS_CA", "/no/ca")):
+        cli = by_file(site, token=str(site.token))
+        cli.environment[f"FASTJOURNAL_{name}"] = wrong
+        said = run(cli).stderr.splitlines()[-1]
+        assert "ConfigError" in said
+        assert f"FASTJOURNAL_{name}" in said
+        assert wrong in said
+    (site.directory / "config/fastjournal/client.toml").write_text("auth_file = '/no/token'")
+    said = run(Cli(site.directory, None)).stderr.splitlines()[-1]
+    assert "/no/token: cannot read: No such file or directory (named by auth_file of /" in said
+
+
+def test_forwarder_without_server_takes_that_of_the_settings(site: SecureSite) -> None:
+    for number, cli in enumerate((by_environment(site), by_file(site, token=str(site.token)))):
+        spool = site.directory / f"spool-{number}"
+        with Spool(spool) as writer:
+            writer.append(domain="work", uri=f"https://example.org/{number}", value="1")
+        command = [installed("fj-forwarder"), "--spool", str(spool), "--once"]
+        done = subprocess.run(command, env=cli.environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        with site.client() as client:
+            assert client.stats("work")["entries"] == number + 1
+    file = site.directory / "config/fastjournal/client.toml"
+    file.write_text("server = 'nowhere'\n")
+    done = subprocess.run(command, env=cli.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert f"fj-forwarder: {file}: 'nowhere' is no address" in done.stderr
 
 
 def test_command_of_a_worker_reaches_the_daemon_however_the_worker_was_let_in(
@@ -154,9 +227,7 @@ def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None
     secure, cli = site.daemon.address, Cli(site.directory, None)
     other = site.directory / "other"
     other.mkdir()
-    # it lets a client go that sends no head after 10 s
-    quick = command_with("fastjournald", HTTP_SECONDS_MAX=1)
-    with DaemonProcess(other, "--http", "127.0.0.1:0", command=quick) as plain:
+    with DaemonProcess(other, "--http", "127.0.0.1:0") as plain:
         host, http_port = http_address(plain)
         cases: list[tuple[str, Sequence[str], int, str]] = [
             (secure, (), 69, "takes TLS only: write it as tls://HOST:PORT"),
@@ -169,9 +240,9 @@ def test_program_that_is_not_let_in_says_what_to_write(site: SecureSite) -> None
                 "give a valid one of an authority that the daemon trusts: --tls-c",
             ),
             (secure, (*trusted, *wrong_own), 69, "that the daemon trusts: --tls-cert, --tls-key"),
-            (secure, own[:-2], 1, "give a token: --auth-file"),
+            (secure, own[:-2], 1, "give the token that the daemon knows: --auth-file"),
             (f"tls://{plain.address}", (), 69, "connect without tls:// and without TLS options"),
-            (f"{host}:{http_port}", (), 69, "is the port of fastjournald and not that of --http"),
+            (f"{host}:{http_port}", (), 69, "connect to an address of --listen"),
             (f"unix:{other}/none", (), 69, "check that fastjournald is running there"),
             (f"http://{plain.address}", (), 2, "write HOST:PORT, [::1]:PORT, tls://HOST:PORT or"),
         ]
@@ -256,3 +327,60 @@ def test_purge_that_does_not_ask_needs_the_right_write_only(tmp_path: Path) -> N
         assert cli(*access, "purge", "d", "--yes").returncode == 0
         refused = cli(*access, "purge", "a:b", "--yes")
         assert (refused.returncode, b"DATA" in refused.stderr) == (1, False)
+
+
+def test_tasks_and_their_worker_are_let_in_by_variables(site: SecureSite) -> None:
+    (site.directory / "shop.py").write_text(
+        "from fastjournal.tasks import Tasks\n"
+        "app = Tasks(queue='work')\n"
+        "@app.task\n"
+        "async def send(number: int) -> None: print(number, flush=True)\n"
+    )
+    environment = dict(by_environment(site).environment)
+    server = environment.pop("FASTJOURNAL_SERVER", site.daemon.address)
+
+    def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=site.directory,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    enqueue = "import shop; shop.send.enqueue(number=7)"
+    done = run(sys.executable, "-c", enqueue, FASTJOURNAL_SERVER=server)
+    assert done.returncode == 0, done.stderr
+    worker = (installed("fj-worker"), "shop:app", "--burst", "--server", server)
+    done = run(*worker)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    del environment["FASTJOURNAL_AUTH_FILE"]
+    done = run(*worker)
+    assert done.returncode == 1
+    assert "fj-worker: auth-required: " in done.stderr
+    assert "set FASTJOURNAL_AUTH_FILE" in done.stderr
+
+
+@pytest.mark.parametrize("token", ["", "a-token-0123456789abcdef"])
+def test_cli_says_that_what_answers_in_http_is_no_fastjournald(tmp_path: Path, token: str) -> None:
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text(token)
+    options = ("--auth-file", str(file)) if token else ()
+
+    def answer() -> None:
+        with server.accept()[0] as peer:
+            peer.recv(1000)
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(START_S)
+        answering = Thread(target=answer)
+        answering.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        said = Cli(tmp_path, None)("get", "plain", "--server", address, *options)
+        answering.join()
+    assert said.returncode in {1, 69}
+    assert b"something answered that is no fastjournald: it speaks HTTP" in said.stderr
+    assert b"is the port of fastjournald and not that of --http" in said.stderr

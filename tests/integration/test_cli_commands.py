@@ -133,7 +133,7 @@ def test_server_option_wins_over_the_environment_on_either_side(cli: Cli) -> Non
     assert cli("--server", address, "stats").returncode == DONE
     assert cli("stats", "--server", address).returncode == DONE
     del cli.environment["FASTJOURNAL_SERVER"]
-    config = Path(cli.environment["XDG_CONFIG_HOME"], "fastjournal", "fj-cli.toml")
+    config = Path(cli.environment["XDG_CONFIG_HOME"], "fastjournal", "client.toml")
     config.parent.mkdir(parents=True)
     config.write_text(f'server = "{address}"\n')
     assert cli("stats").returncode == DONE
@@ -168,7 +168,12 @@ WRONG_USAGE: list[list[str]] = [
     ["kick", "--domain", "d", "--all", "--count", "2"],
     ["pause", "d"],
     ["pause", "d", "soon"],
+    ["pause", "d", "1h", "2h"],
+    ["pause", "d", "1h", "--all"],
+    ["pause", "", "1h"],
+    ["pause"],
     ["resume"],
+    ["resume", "d", "--all"],
     ["release", "k"],
     ["release", "k", "x"],
     ["--server", "nowhere", "stats"],
@@ -260,6 +265,37 @@ def test_domains_are_listed_with_their_counts(cli: Cli, client: SyncClient) -> N
     assert "2s" in shown
 
 
+HOST, SHOWN = "example.org%3A8080", "example.org:8080"
+
+
+def test_domain_of_a_host_with_a_port_is_shown_and_taken_as_people_write_it(
+    cli: Cli, client: SyncClient
+) -> None:
+    for path in "ab":
+        cli("set", "--uri", f"http://Example.org:8080/{path}", "x")
+    assert [found["domain"] for found in cli.json("domains")] == [HOST]
+    for words in (("domains",), ("domains", SHOWN), ("stats", SHOWN), ("limit", SHOWN)):
+        table = cli(*words, "--table").stdout.decode()
+        assert SHOWN in table, words
+        assert "%3A" not in table
+    assert cli.json("next", SHOWN)[0]["domain"] == HOST
+    assert cli("pause", SHOWN, "1h").returncode == 0
+    assert client.domain_stats(HOST).paused_until_us
+    explained = cli("explain", "http://Example.org:8080/b", "--table").stdout.decode()
+    assert f"the domain {SHOWN} is paused" in explained
+    assert f"fj-cli resume {SHOWN}" in explained
+    assert cli("resume", SHOWN).returncode == 0
+    client.bury(client.peek(HOST)[0].key, reason="no")
+    assert SHOWN in cli("dead", "list", "--table", "--queue", SHOWN).stdout.decode()
+    assert f" {SHOWN} " in cli("workers", "--table", "--queue", SHOWN).stdout.decode()
+    # any other name with a colon is a key, and bytes in base64 are what they are
+    client.set("user:42", "x")
+    assert cli.json("stats", "user:42")[0]["keys"] == ["user:42"]
+    coded = base64.b64encode(SHOWN.encode()).decode()
+    assert cli("pause", coded, "1h", "--b64").returncode == 1
+    assert cli("next", "a:b").returncode == 1
+
+
 def test_domains_of_a_prefix_page_by_page(cli: Cli, client: SyncClient) -> None:
     names = [f"{letter}{number:03d}" for letter in "ab" for number in range(300)]
     for name in names:
@@ -300,6 +336,9 @@ def test_limit_is_set_and_shown(cli: Cli, client: SyncClient) -> None:
     assert cli.json("limit", "host") == [{"domain": "host", **limits}]
     assert cli("limit", "host", "--jobs", "0").returncode == DONE
     assert client.domain_stats("host").jobs_max == 0
+    assert cli("limit", "host", "--attempts", "-1").returncode == DONE
+    assert cli.json("limit", "host")[0]["attempts"] == 0
+    assert cli("limit", "host", "--attempts", "-2").returncode == USAGE
     assert cli("limit", "a:b", "--jobs", "1").returncode == REFUSED
 
 
@@ -349,6 +388,22 @@ def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClie
     seen = [entry["key"] for entry in cli.json("peek", "--count", "9")]
     assert seen == ["b:2:0:x", "a:1:0:y"]
     assert [entry.key.decode() for entry in client.next("", count=9)] == seen
+
+
+def test_peek_and_next_of_several_domains_agree(cli: Cli, client: SyncClient) -> None:
+    for key in ("a:1:0:x", "a:1:0:y", "b:2:0:x", "c:1:0:x", "crawl/d:1:0:x"):
+        client.set(key, "")
+
+    def keys(*words: str) -> list[str]:
+        return [entry["key"] for entry in cli.json(*words, "--count", "9")]
+
+    assert keys("peek", "b", "a") == ["b:2:0:x", "a:1:0:x", "a:1:0:y"]
+    assert keys("peek", "a", "b", "--ordered") == ["a:1:0:x", "a:1:0:y", "b:2:0:x"]
+    assert keys("peek", "--prefix", "c") == ["c:1:0:x", "crawl/d:1:0:x"]
+    assert cli("peek", "a", "--ordered").returncode == USAGE
+    assert cli("peek", "a", "--prefix", "c").returncode == USAGE
+    assert keys("next", "b", "a") == ["b:2:0:x", "a:1:0:x", "a:1:0:y"]
+    assert cli("peek", "a", "b").returncode == NOTHING_TO_DO
 
 
 def test_peek_changes_nothing_and_tells_when_something_will_be_due(
@@ -433,6 +488,40 @@ def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     assert len(cli.json("next", "d")) == 1
 
 
+def test_pause_of_a_domain_that_nobody_knows_is_set_with_a_note(cli: Cli) -> None:
+    said = cli("pause", "newsleter", "1h")
+    assert said.returncode == DONE
+    assert said.stderr == (
+        b"fj-cli: there is no domain newsleter now: no entry, limit or worker ('fj-cli domains'"
+        b" lists them); the pause is set\n"
+    )
+    assert cli.json("stats", "newsleter")[0]["paused_until_us"] > 0
+    cli.json("set", "--domain", "newsletter", "x")
+    assert cli("limit", "slow", "--jobs", "1").returncode == DONE
+    for domain, length in (("newsletter", "5"), ("slow", "5"), ("newsleter", "5"), ("none", "0")):
+        assert cli("pause", domain, length).stderr == b""
+
+
+def test_pause_all_delivers_nothing_until_all_is_resumed(cli: Cli, daemon: DaemonProcess) -> None:
+    cli.json("set", "--domain", "d", "--uri", "u", "x")
+    assert cli("pause", "--all").returncode == DONE
+    assert cli("next").stderr == b"nothing is due\n"
+    peeked = cli("peek", "d", "--json")
+    assert b"paused until without end" in peeked.stderr
+    assert b"d:128:" in peeked.stdout
+    daemon.kill()
+    daemon.start()
+    cli.environment["FASTJOURNAL_SERVER"] = daemon.address
+    cli.json("set", "--domain", "new", "y")
+    assert cli("next", "new").returncode == NOTHING_TO_DO
+    assert b"all domains are paused" in cli("explain", "u").stdout
+    assert b"fj-cli resume --all" in cli("explain", "u", "--log", str(daemon.log_path)).stdout
+    assert cli("resume", "--all").returncode == DONE
+    assert len(cli.json("next", "--count", "2")) == 2
+    assert cli("pause", "--all", "1h").returncode == DONE
+    assert b"(in 1h)" in cli("next").stderr
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -506,8 +595,7 @@ def test_command_examples_of_the_help_run_in_their_order(cli: Cli) -> None:
     programs = os.path.dirname(installed("fj-cli"))
     environment = cli.environment | {"PATH": f"{programs}:/usr/bin:/bin"}
     for name, lines in EXAMPLES.items():
-        assert name in COMMANDS
-        shown = cli(name, "--help").stdout.decode()
+        shown = cli(*name.split(), "--help").stdout.decode()
         assert f"Examples:\n    {lines[0]}" in shown
         for line in lines:
             program, *words = words_of_shell(line)
@@ -516,8 +604,19 @@ def test_command_examples_of_the_help_run_in_their_order(cli: Cli) -> None:
                 [installed(program), *words], env=environment, capture_output=True, text=True
             )
             assert ran.returncode in (0, 75), (line, ran.stderr)
-    without = {"release", "watch", "export", "import", "spool", "log", "token", "demo", "top"}
-    assert COMMANDS.keys() - EXAMPLES.keys() <= without
+    without = {
+        "release",
+        "watch",
+        "export",
+        "import",
+        "spool",
+        "log",
+        "token",
+        "demo",
+        "top",
+        "remote",
+    }
+    assert COMMANDS.keys() - {name.partition(" ")[0] for name in EXAMPLES} <= without
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,17 @@ def leased(cli: Cli, _client: SyncClient) -> Case:
     return Case(key, "leased", around(start), until, f"fj-cli release {key} {job['token']}")
 
 
-CASES: list[Callable[[Cli, SyncClient], Case]] = [*(delayed, limited, buried, tombstone, leased)]
+def replaced(cli: Cli, _client: SyncClient) -> Case:
+    key = add(cli, "--uri", "order:7")
+    start = now()
+    taking = cli("set", "--queue", "search", "--uri", "order:7", "--json", "v")
+    assert b"of a URI one job waits, over all queues" in taking.stderr
+    return Case(key, "replaced", around(start), None, "with unique=... in place")
+
+
+CASES: list[Callable[[Cli, SyncClient], Case]] = [
+    *(delayed, limited, buried, tombstone, leased, replaced)
+]
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
@@ -113,10 +123,33 @@ def test_explain_of_a_due_entry_counts_those_before_it(cli: Cli) -> None:
     first, second = add(cli, "--priority", "1"), add(cli, "--priority", "2")
     (fields,) = cli.json("explain", second)
     assert (fields["state"], fields["due_now"], fields["ready_before"]) == ("due", True, 1)
-    assert fields["reasons"] == []
+    (reason,) = fields["reasons"]
+    queue = second.partition(":")[0]
     text = cli("explain", second, "--table").stdout.decode()
-    assert "not waiting for anything: due now, 1 entry before it in its domain" in text
+    assert f"due now, 1 entry before it in its domain, but no worker waits for work of {queue}" in (
+        text
+    )
+    assert reason["advice"] == [
+        f"start one: fj-worker ... --queues {queue}",
+        f"see them: fj-cli workers --queue {queue}",
+    ]
     assert "the first of its domain" in cli("explain", first, "--table").stdout.decode()
+
+
+def test_explain_says_that_the_workers_of_a_queue_are_busy_with_others(
+    cli: Cli, client: SyncClient
+) -> None:
+    client.enqueue("mails", "x")
+    key = client.enqueue("reports", "x").key.decode()
+    assert client.next(["reports", "mails"], ordered=True)
+    waiting = client.enqueue("reports", "x").key.decode()
+    (fields,) = cli.json("explain", waiting)
+    assert (fields["due_now"], fields["reasons"][0]["code"]) == (True, "workers-busy")
+    assert "1 worker takes work of reports, and all are busy" in fields["reasons"][0]["text"]
+    listed = cli("workers", "--queue", "mails", "--table")
+    assert listed.returncode == 0
+    assert b"1 worker takes work of mails, all busy" in listed.stderr
+    assert key
 
 
 def test_explain_of_an_unknown_key_reads_no_other_entry(cli: Cli, client: SyncClient) -> None:
@@ -185,3 +218,34 @@ def test_explain_says_what_is_wrong_with_a_directory_without_a_log(
     failed = cli("explain", add(cli), "--log", str(empty))
     assert failed.returncode == 2
     assert b"holds no segment" in failed.stderr
+
+
+def test_explain_says_which_job_of_another_queue_lost_its_uri(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    log = ("--log", str(daemon.log_path), "--table")
+    keys = [client.enqueue(queue, uri="order:7").key for queue in ("mails", "invoices", "search")]
+    mail, invoice, search = (key.decode() for key in keys)
+    again = client.enqueue("search", uri="order:7")
+    assert (again.outcome, again.took_uri_from) == ("replaced", b"")
+    for asked in ("order:7", again.key.decode()):
+        text = cli("explain", asked, *log).stdout.decode()
+        assert f"it took its URI from {invoice}, a job of the queue invoices" in text
+    text = cli("explain", mail, *log).stdout.decode()
+    assert f"replaced by {invoice}, a job of the queue invoices, which has the same URI" in text
+    assert f"  replaced: {invoice} took its URI" in text
+    text = cli("explain", search, *log).stdout.decode()
+    assert "completed, deleted or replaced" in text, "by one of its own queue"
+    assert f"; took its URI from {invoice}" in text
+    (fields,) = cli.json("explain", "order:7")
+    assert (fields["took_uri_from"], fields["due_now"]) == (invoice, True)
+
+    client.delete("order:7")
+    later = client.enqueue("search", uri="order:7")
+    assert later.outcome == "new"
+    assert cli.json("explain", later.key.decode())[0]["took_uri_from"] is None
+
+    daemon.kill()
+    daemon.start()
+    text = cli("explain", mail, *log).stdout.decode()
+    assert f"  replaced: {invoice} took its URI" in text

@@ -5,15 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.spool import Spool
 from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed
 from tests.integration.terminal import on_terminal as run_on_terminal
 from tests.integration.worker_process import wait_until
@@ -89,6 +93,32 @@ def test_function_get_probes_leases_and_sets_the_expiry(cli: Cli) -> None:
 
 
 NANOSECONDS = "1795876490891119000"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_json"),
+    [
+        ({"to": "a@example.org"}, True),
+        ([1, 2], True),
+        ("{broken", False),
+        ("[" * 100_000, False),
+        ('{"a": 1}', True),
+        (b'{"a": 1}', False),
+        ("42", False),
+        ("", False),
+        (7, False),
+    ],
+    ids=range(9),
+)
+def test_function_get_tells_a_string_that_is_json(
+    cli: Cli, client: SyncClient, value: Any, is_json: bool
+) -> None:
+    client.set("k", value)
+    [found] = cli.json("get", "k")
+    assert found.get("format") == ("json" if is_json else None)
+    assert "format" not in cli.json("get", "k", "--probe")[0]
+    table = cli("get", "k", "--table").stdout.decode()
+    assert bool(re.search(r"^format +json$", table, re.MULTILINE)) == is_json
 
 
 def test_set_refuses_an_instant_in_another_unit_in_any_spelling(cli: Cli) -> None:
@@ -168,6 +198,95 @@ def test_set_with_a_unique_value_deduplicates_within_its_domain(
     assert found == {b"7": "four", b"8": "five"}
     (delayed,) = client.prefix("mails:")
     assert (delayed.decoded(), delayed.unique) == ("two", b"7")
+
+
+def test_set_under_a_whole_key_replaces_a_waiting_job_and_no_leased_one(
+    cli: Cli, client: SyncClient
+) -> None:
+    key = "mails:003:0:daily"
+
+    def outcome(*words: str) -> str:
+        return str(cli.json("set", "--key", key, *words)[0]["outcome"])
+
+    assert outcome("one", "--unique", "7") == "new"
+    assert outcome("two", "--unique", "7") == "replaced"
+    (job,) = client.next("mails", count=9)
+    assert (job.key, job.decoded(), job.unique) == (key.encode(), "two", b"7")
+    refused = cli("set", "--key", key, "three")
+    assert refused.returncode == REFUSED
+    assert b"worked-on" in refused.stderr
+    assert b"fj-cli spool put DIR --key" in refused.stderr
+    client.delete(job.key, token=job.token)
+    assert outcome("four") == "new"
+    (found,) = client.next("mails", count=9)
+    assert found.decoded() == "four"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--queue", "q", "v"], b"--queue is excluded by --key"),
+        (["--priority", "3", "v"], b"--priority is excluded by --key"),
+        (["--id", "x", "v"], b"--id is excluded by --key"),
+        (["--ttl", "1h", "v"], b"--ttl is excluded by --key"),
+        (["--overwrite", "v"], b"--overwrite is excluded by --key"),
+        (["k", "v"], b"too many arguments"),
+        ([], b"give VALUE"),
+        (["--uri", "u", "--unique", "7", "v"], b"exclude each other"),
+    ],
+)
+def test_set_under_a_whole_key_refuses_its_parts(cli: Cli, words: list[str], text: bytes) -> None:
+    refused = cli("set", "--key", "q:1:0:x", *words)
+    assert (refused.returncode, text in refused.stderr) == (USAGE, True), refused.stderr
+
+
+def test_queue_and_domain_are_two_names_of_one_option(cli: Cli) -> None:
+    assert cli.json("set", "--queue", "q", "v")[0]["key"].startswith("q:128:")
+    for words in (["--queue", "q", "--domain", "q"], ["--queue", "q", "--queue", "q"]):
+        refused = cli("set", *words, "v")
+        assert (refused.returncode, b"two names" in refused.stderr) == (USAGE, True)
+
+
+def test_unique_value_is_shown_as_one_and_never_as_a_uri(
+    cli: Cli, client: SyncClient, daemon: DaemonProcess
+) -> None:
+    written = client.enqueue("mails", "v", unique="order 7")
+    key, uri = written.key.decode(), "unique:mails:order 7"
+    (listed,) = cli.json("list", "--prefix", "mails:", "--meta")
+    (got,) = cli.json("get", uri)
+    (peeked,) = cli.json("peek", "mails")
+    for fields in (listed, got, peeked):
+        assert (fields["key"], fields["unique"], "uri" in fields) == (key, "order 7", False)
+    for command in (("list", "--prefix", "mails:"), ("peek", "mails")):
+        table = cli(*command, "--table").stdout.decode()
+        assert "unique order 7" in table
+        assert uri not in table
+    (explained,) = cli.json("explain", uri)
+    assert explained["unique"] == "order 7"
+    assert "unique     order 7, in its queue" in cli("explain", key, "--table").stdout.decode()
+    (stats,) = cli.json("stats", key)
+    assert stats["unique"] == "order 7"
+    echo = ("sh", "-c", 'echo "$FASTJOURNAL_UNIQUE,$FASTJOURNAL_URI"')
+    done = cli("next", "mails", "--exec", *echo)
+    assert done.stdout == b"order 7,\n", done.stderr
+    dumped = cli("log", "dump", str(daemon.log_path), "--table").stdout.decode()
+    assert "unique=order 7 " in dumped
+    assert f"uri={uri}" not in dumped
+
+
+def test_dead_letter_of_a_spool_shows_its_unique_value(cli: Cli, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    with Spool(spool) as writer:
+        writer.append(queue="mails", unique="order 7", value="x" * 2_000_000)
+    forward = ("--spool", str(spool), "--server", cli.environment["FASTJOURNAL_SERVER"], "--once")
+    subprocess.run([installed("fj-forwarder"), *forward], check=True, timeout=TIMEOUT_S)
+    (piece,) = cli.json("spool", "dead", "list", str(spool))
+    assert (piece["code"], piece["unique"], "uri" in piece) == ("too-large", "order 7", False)
+    assert b"unique order 7" in cli("spool", "dead", "list", str(spool), "--table").stdout
+    assert (
+        b"unique order 7"
+        in cli("spool", "dead", "show", str(spool), piece["name"], "--table").stdout
+    )
 
 
 def test_set_with_a_uri_and_one_word_is_work_with_that_value(cli: Cli, client: SyncClient) -> None:

@@ -57,6 +57,13 @@ def test_spool_put_appends_one_entry_from_arguments(cli: Cli, tmp_path: Path) ->
     )
     done = cli("spool", "put", str(spool), "value")
     assert (done.returncode, b"--uri" in done.stderr) == (2, True)
+    done = cli("spool", "put", str(spool), "--queue", "d", "--domain", "d", "v")
+    assert (done.returncode, b"two names" in done.stderr) == (2, True)
+    line = b'{"key": "d:1:0:x", "priority": 128}\n'
+    done = cli("spool", "put", str(spool), stdin=line)
+    assert (done.returncode, b"line 1: key excludes queue" in done.stderr) == (1, True)
+    done = cli("spool", "put", str(spool), "--key", "d:1:0:x", "--priority", "128", "v")
+    assert (done.returncode, b"key excludes" in done.stderr) == (2, True)
     done = cli("spool", "put", str(spool), "--uri", "nowhere", "v")
     assert (done.returncode, b"no host" in done.stderr) == (2, True)
     assert len(spooled(spool)) == 2
@@ -68,7 +75,8 @@ GOOD = [
     {"domain": "d", "value": True, "not_before": "2026-11-20T08:00Z", "overwrite": True},
     {"domain": "d", "value": None, "not_before_us": 1795161600000000},
     {"domain": "d", "value_b64": "/w=="},
-    {"domain": "d"},
+    {"queue": "d"},
+    {"key": "d:001:0:x", "unique": "7"},
 ]
 BAD = {
     b'{"value": "x"}': "no host",
@@ -76,6 +84,7 @@ BAD = {
     b'{"domain": "d", "value": {"a": 1}}': "$.value",
     b'{"domain": "d", "colour": 1}': "colour",
     b'{"domain": "a:b"}': "holds ':'",
+    b'{"queue": "d", "domain": "d"}': "two names of one argument",
     b'{"domain": "d", "priority": 256}': "priority",
     b'{"domain": "d", "not_before": "soon"}': "soon",
     b'{"domain": "d", "not_before": -1}': "not_before -1.0 is before the year 2000 (write a later",
@@ -110,14 +119,25 @@ def test_spool_put_appends_the_good_lines_and_names_the_bad_ones(cli: Cli, tmp_p
         assert text in line
     found = spooled(spool)
     keys = [parse_journal_key(request.key) for request in found]
-    assert [key and key.domain for key in keys] == [b"example.org", *[b"d"] * 5]
+    assert [key and key.domain for key in keys] == [b"example.org", *[b"d"] * 6]
     assert [key and key.not_before_us for key in keys][1:4] == [
         1795161600500000,
         1795161600000000,
         1795161600000000,
     ]
     types = [request.value_type for request in found]
-    assert types == [2, 3, 5, 0, 1, 2]
+    assert types == [2, 3, 5, 0, 1, 2, 2]
+    assert found[-1].second_key == b"unique:d:7"
+    replaces = Flag.OVERWRITE | Flag.WORKED_ON
+    assert [request.flags & replaces for request in found] == [
+        0,
+        0,
+        Flag.OVERWRITE,
+        0,
+        0,
+        0,
+        replaces,
+    ]
     assert found[4].value == b"\xff"
     assert len({request.timestamp for request in found}) == len(found)
 
@@ -283,9 +303,13 @@ class Drawn(Terminal):
 
         The last one may be incomplete, so it is left out.
         """
-        *texts, _ = REDRAW.split(self.written)
+        *texts, last = REDRAW.split(self.written)
+        backs = REDRAW.findall(self.written)
+        if not last.strip("\x1b[12AK"):
+            # the way back from the last drawing may be cut short
+            texts, backs = texts[:-1], backs[:-1]
         found = [text.replace("\r\n", "\n").split("\n") for text in texts]
-        for lines, back in zip(found, REDRAW.findall(self.written), strict=True):
+        for lines, back in zip(found, backs, strict=True):
             assert back.count("\x1b[1A") == len(lines) - 1, (lines, back)
         return [[line.replace("\x1b[?25l", "") for line in lines] for lines in found]
 

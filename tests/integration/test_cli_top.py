@@ -91,6 +91,15 @@ def test_top_sorts_reverses_and_filters_by_keys(terminal: Top) -> None:
     assert terminal.end() == 0
 
 
+def test_top_says_that_all_domains_are_paused(terminal: Top, client: SyncClient) -> None:
+    client.pause_all(7200)
+    terminal.until(r"all domains are paused, until .*\(in 2h\): fj-cli resume --all")
+    client.resume_all()
+    terminal.until(r"a second: ")
+    terminal.press("q")
+    assert terminal.end() == 0
+
+
 def test_top_that_is_paused_keeps_its_figures(terminal: Top, client: SyncClient) -> None:
     terminal.until("66 entries")
     terminal.press("p")

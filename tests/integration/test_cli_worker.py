@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.test_log_lines import LINE_HEAD
 from tests.integration.worker_process import (
     add,
     gated,
@@ -46,8 +48,11 @@ def test_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -
         "FASTJOURNAL_VALUE_TYPE=string",
         "--count -x --exec",
     ]
-    assert done.stderr.startswith(b"done    d:128:")
-    assert done.stderr.endswith(b"1 done, 0 failed, 0 buried, 0 lost, 0 stopped\n")
+    first, last = done.stderr.decode().splitlines()
+    # the form of the log lines of all programs
+    assert re.fullmatch(rf"{LINE_HEAD} INFO done    d:128:\S+ after \d+\.\ds", first), first
+    counts = "1 done, 0 failed, 0 buried, 0 lost, 0 stopped"
+    assert re.fullmatch(rf"{LINE_HEAD} INFO {counts}", last), last
     with pytest.raises(RefusedError) as caught:
         client.get(key)
     assert caught.value.code == "not-found"

@@ -165,7 +165,7 @@ def test_attempt_without_descriptors_is_no_failed_one(
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
     add(client, "one")
     line = line_of(worker, b"cannot run")
-    assert line.endswith(b"Too many open files; trying again\n")
+    assert b"Too many open files; trying again" in line
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert results(stderr) == ["done"]

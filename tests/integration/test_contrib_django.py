@@ -145,7 +145,7 @@ def project(directory: Path, address: str) -> dict[str, str]:
     path = f"{directory}:{Path(__file__).parents[2]}"
     return {
         **os.environ,
-        "SERVER": address,
+        "SERVER": f"unix:/no/daemon,{address}",
         "DJANGO_SETTINGS_MODULE": "settings",
         "PYTHONPATH": path,
     }
@@ -165,7 +165,8 @@ def run(directory: Path, environment: dict[str, str], *command: str) -> str:
 
 
 def test_django_rollback_enqueues_nothing_and_the_worker_command_works(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon:
+    # a look that comes late finds it delayed too
+    with DaemonProcess(tmp_path, "--retry-delay", "600") as daemon:
         environment = project(tmp_path, daemon.address)
         run(tmp_path, environment, "produce.py")
         said = run(tmp_path, environment, "-m", "django", "fastjournal_worker", "mails", "--burst")

@@ -130,14 +130,25 @@ def test_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
                 client.next()
             with pytest.raises(RefusedError, match="'admin'"):
                 client.snapshot()
+            with pytest.raises(RefusedError, match="'admin'"):
+                client.remote_handover()
             jobs = client.next("crawl")
             client.delete(jobs.pairs[0].key, token=jobs.token)
         with SyncClient(daemon.address, auth=ALL) as client:
             assert client.stats()["entries"] == 0
             assert client.snapshot()
+            with pytest.raises(RefusedError, match="no --remote-log") as caught:
+                client.remote_handover()
+            assert caught.value.code == "unknown-function"
         with pytest.raises(RefusedError) as caught, SyncClient(daemon.address, auth="x" * 20):
             pass
         assert caught.value.code == "auth-failed"
+        with (
+            SyncClient(daemon.address) as client,
+            pytest.raises(RefusedError, match=r"\(auth, or FASTJOURNAL_AUTH_FILE ") as caught,
+        ):
+            client.set("crawl:1:0:a")
+        assert caught.value.code == "auth-required"
         assert daemon.stop() == 0
     assert "event=auth-failed peer=127.0.0.1:" in daemon.said()
 
@@ -437,6 +448,22 @@ def test_token_file_that_is_bad_is_refused_without_showing_its_content(
     assert str(file) in str(caught.value)
     assert ALL not in str(caught.value)
     assert "short-one" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("rihgts=[]", "rights"),
+        ("rights=['Write ']", "write"),
+        ("rights=[]\nprefix=['']", "prefixes"),
+    ],
+)
+def test_token_file_with_a_mistyped_name_is_told_the_right_one(
+    tmp_path: Path, text: str, meant: str
+) -> None:
+    file = write_tokens(tmp_path, f"[[token]]\nname='a'\ntoken='{ALL}'\n{text}\n")
+    with pytest.raises(ConfigError, match=rf"did you mean {meant}\?"):
+        load_grants(str(file))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o602])

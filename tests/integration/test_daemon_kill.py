@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import random
 import resource
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fastjournal.clock import unique_timestamp
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
-from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.job_ledger import SHARED_URIS, Bookkeeping, produce, work
 from tests.integration.raw_client import (
     SILENCE_S,
     RawClient,
@@ -32,175 +28,12 @@ from tests.integration.test_daemon_compaction import Churn, verify
 from tests.integration.worker_process import wait_until
 
 KILLS = 12
-LEASE_US = 3_000_000
-SHARED_URIS = 5
-
-
-class Bookkeeping:
-    """Record of the replies to clients, and how to go on after a kill."""
-
-    def __init__(self, daemon: DaemonProcess) -> None:
-        self._daemon = daemon
-        self._changed = threading.Condition()
-        self._life = 0
-        self.producing = True
-        self.working = True
-        self.acknowledged: set[bytes] = set()
-        self.done: set[bytes] = set()
-        self.newest: Counter[bytes] = Counter()
-        """URI to the timestamp of the newest acknowledged SET."""
-        self.completed: Counter[bytes] = Counter()
-        self.finished: Counter[bytes] = Counter()
-        """URI to the timestamp of the newest SET whose job was completed."""
-        self.told = 0
-        """Answers."""
-        self.problems: list[str] = []
-
-    def note(self, change: Callable[[], object]) -> None:
-        with self._changed:
-            change()
-            self.told += 1
-            self._changed.notify_all()
-
-    def wait_told(self, more: int) -> None:
-        """Return after that many more answers."""
-        with self._changed:
-            goal = self.told + more
-            assert self._changed.wait_for(lambda: self.told >= goal or self.problems, SILENCE_S)
-
-    def started(self) -> None:
-        """The daemon listens again."""
-        with self._changed:
-            self._life += 1
-            self._changed.notify_all()
-
-    def connect(self) -> RawClient:
-        """Connect as soon as there is a daemon."""
-        while True:
-            life = self._life
-            try:
-                return RawClient(self._daemon.address)
-            except OSError:
-                self._wait_for_life_after(life)
-
-    def _wait_for_life_after(self, life: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._life > life, SILENCE_S)
-
-    def run(self, part: Callable[[Bookkeeping, int], None], seed: int) -> threading.Thread:
-        def body() -> None:
-            try:
-                part(self, seed)
-            except (AssertionError, OSError) as error:
-                self.problems.append(f"{part.__name__} {seed}: {error!r}")
-
-        thread = threading.Thread(target=body, daemon=True)
-        thread.start()
-        return thread
-
-
-class Peer:
-    """A client that sends again, over a new connection, what was not answered."""
-
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._client = books.connect()
-
-    def ask(self, requests: list[Request]) -> list[Reply]:
-        """Send requests in one piece; return the replies, with ``not-sent`` where none came."""
-        replies: list[Reply] = []
-        with suppress(OSError, EOFError):
-            self._client.send(*requests)
-            for _ in requests:
-                replies.append(self._client.reply())
-            return replies
-        self._client.socket.close()
-        self._client = self._books.connect()
-        missing = len(requests) - len(replies)
-        return replies + [Reply(error="not-sent")] * missing
-
-    def close(self) -> None:
-        self._client.socket.close()
-
-
-def produce(books: Bookkeeping, seed: int) -> None:
-    """SET, and SET again after a lost reply, as the forwarder does."""
-    draw = random.Random(seed)
-    peer = Peer(books)
-    serial = 0
-    waiting: list[Request] = []
-    while books.producing or waiting:
-        while books.producing and len(waiting) < 8:
-            serial += 1
-            at = unique_timestamp()
-            key = b"d%d:%03d:%016d:%d-%d" % (draw.randrange(3), draw.randrange(256), 0, seed, at)
-            shared = draw.random() < 0.3
-            uri = b"shared/%d" % draw.randrange(SHARED_URIS) if shared else b"own/" + key
-            waiting.append(set_request(key, b"v" * draw.choice((1, 100)), uri=uri, at=at))
-        replies = peer.ask(waiting)
-        again = []
-        for request, reply in zip(waiting, replies, strict=True):
-            if reply.code == "not-sent":
-                again.append(request)
-                continue
-            # stale: it was there, and is done or replaced already
-            assert reply.code in ("", "stale"), reply.error
-            books.note(partial(told_set, books, request))
-        waiting = again
-    peer.close()
-
-
-def told_set(books: Bookkeeping, request: Request) -> None:
-    uri = request.second_key
-    assert uri is not None
-    if uri.startswith(b"own/"):
-        books.acknowledged.add(request.key)
-    else:
-        books.newest[uri] = max(books.newest[uri], request.timestamp)
-
-
-def work(books: Bookkeeping, seed: int) -> None:
-    """Lease and complete."""
-    peer = Peer(books)
-    while books.working:
-        asked = build(
-            Function.NEXT, count=4, timeout=LEASE_US, ttl=50_000, flags=Flag.LISTEN | Flag.META
-        )
-        (reply,) = peer.ask([asked])
-        if reply.code == "not-sent":
-            continue
-        assert reply.code == "", reply.error
-        jobs = {}
-        for pair in reply.pairs or ():
-            delete = build(Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=reply.timeout)
-            assert pair.meta is not None
-            jobs[pair.key] = (delete, pair.second_key, pair.meta.timestamp_us)
-        unanswered: set[bytes] = set()
-        while jobs:
-            replies = peer.ask([delete for delete, _, _ in jobs.values()])
-            for (key, (_, uri, at)), answer in zip(list(jobs.items()), replies, strict=True):
-                if answer.code == "not-sent":
-                    unanswered.add(key)
-                    continue
-                # not-found: done by the request whose reply was lost, or, where every request was
-                # answered, by who had it after this lease
-                assert answer.code in ("", "not-found", "lease-lost"), answer.error
-                del jobs[key]
-                if answer.code == "" or (answer.code == "not-found" and key in unanswered):
-                    books.note(partial(told_done, books, key, uri, at, answer))
-    peer.close()
-
-
-def told_done(books: Bookkeeping, key: bytes, uri: bytes, at: int, answer: Reply) -> None:
-    books.completed[key] += answer.code == ""
-    books.finished[uri] = max(books.finished[uri], at)
-    books.done.add(key)
 
 
 def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Path) -> None:
     draw = random.Random(5)
     with DaemonProcess(tmp_path, "--cmdlog-seg-size", "60000") as daemon:
-        books = Bookkeeping(daemon)
+        books = Bookkeeping(lambda: RawClient(daemon.address))
         producers = [books.run(produce, seed) for seed in range(3)]
         workers = [books.run(work, seed) for seed in range(2)]
         for _ in range(KILLS):
@@ -212,26 +45,17 @@ def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Pa
         books.producing = False
         for thread in producers:
             thread.join(SILENCE_S)
-        with RawClient(daemon.address) as client:
-            drained = set_request(b"other:0:0:last")
-            assert client.ask(drained).code == ""
-            while not books.problems:
-                reply = client.ask(build(Function.STATS))
-                assert reply.pairs
-                if b'"entries":0,' in reply.pairs[0].value:
-                    break
-                books.wait_told(0)
+        books.drain()
         books.working = False
         for thread in workers:
             thread.join(SILENCE_S)
         assert not books.problems
         # a worker can be done before the producer has written down that it got OK
-        assert not books.acknowledged - books.done, "acknowledged, and never handed out"
-        assert max(books.completed.values()) == 1
+        assert not books.lost
+        assert not books.doubled
         assert len(books.completed) > 100
         assert len(books.newest) == SHARED_URIS
-        for uri, at in books.newest.items():
-            assert books.finished[uri] >= at, "the newest request for a URI is lost"
+        assert not books.lost_uris
         assert daemon.stop() == 0
     assert_workq_accepts(tmp_path / "log")
     assert "Traceback" not in daemon.said()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from os import kill
 from pathlib import Path
 
@@ -43,28 +46,42 @@ def found(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs]
 
 
-def test_scan_pages_through_30000_keys_while_others_come_and_go(daemon: DaemonProcess) -> None:
-    with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
-        throughout = fill(client, 30_000)
-        draw = random.Random(1)
-        done = threading.Event()
+@contextmanager
+def changing(daemon: DaemonProcess) -> Iterator[None]:
+    """Change keys that end in ``+``, one after the other, until the block ends."""
+    draw = random.Random(1)
+    done = threading.Event()
 
-        def change() -> None:
+    def change() -> None:
+        with RawClient(daemon.address) as writer:
             while not done.is_set():
                 key = b"%08x+" % draw.randrange(30_000)
                 writer.ask(build(draw.choice([Function.SET, Function.DELETE]), key, b"w"))
 
-        changing = threading.Thread(target=change)
-        changing.start()
-        try:
-            reply = client.ask(all_keys(count=4000))
-            keys = found(reply)
-            while reply.cursor is not None:
-                reply = client.ask(next_page(reply))
-                keys += found(reply)
-        finally:
-            done.set()
-            changing.join()
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def pages(client: RawClient, request: Request) -> list[list[bytes]]:
+    """Return the keys of each page of a scan."""
+    reply = client.ask(request)
+    pages = [found(reply)]
+    while reply.cursor is not None:
+        reply = client.ask(next_page(reply))
+        pages.append(found(reply))
+    return pages
+
+
+def test_scan_pages_through_30000_keys_while_others_come_and_go(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        throughout = fill(client, 30_000)
+        with changing(daemon):
+            keys = list(chain.from_iterable(pages(client, all_keys(count=4000))))
         assert keys == sorted(set(keys))
         assert [key for key in keys if not key.endswith(b"+")] == throughout
 

@@ -172,7 +172,6 @@ def test_spool_refuses_a_second_forwarder(tmp_path: Path) -> None:
     ("arguments", "named"),
     [
         ([], "--spool"),
-        (["--spool", "s"], "--server"),
         (["--spool", "s", "--server", "nowhere"], "nowhere"),
         (["--spool", "s", "--server", "h:1", "--batch", "0"], "--batch"),
         (["--spool", "s", "--server", "h:1", "--log-level", "loud"], "--log-level"),

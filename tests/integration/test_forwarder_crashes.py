@@ -19,6 +19,7 @@ from fastjournal import SyncClient
 from fastjournal.keys import build_journal_key
 from fastjournal.protocol import Flag, Function, Request
 from fastjournal.spool import DeadDirectory, Spool, spool_status
+from fastjournal.spool.forwarder_status import read_forwarder_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
@@ -157,6 +158,50 @@ def test_forwarder_keeps_the_newest_request_of_a_key_whatever_is_killed(tmp_path
                 reply = client.request(Request(Function.GET, 0, Flag.DATA, key=key))
                 found = reply.pairs[0].value if reply.pairs else None
                 assert found == value, key
+    assert DeadDirectory(spool_path).list() == []
+
+
+def test_record_of_a_leased_key_is_kept_over_kills_and_becomes_a_new_job(tmp_path: Path) -> None:
+    spool_path, key = tmp_path / "spool", build_journal_key("mails", "daily")
+    daemon = DaemonProcess(tmp_path / "daemon", "--listen", f"unix:{tmp_path / 'socket'}")
+    daemon.directory.mkdir()
+    told = spool_path / "status.json"
+
+    def refused() -> bool:
+        """Whether a forwarder that runs since ``told`` was deleted keeps the record."""
+        status = read_forwarder_status(spool_path)
+        return status is not None and [r.code for r in status.delayed_records] == ["worked-on"]
+
+    with daemon, Spool(spool_path) as spool:
+        with SyncClient(daemon.address) as client:
+            assert client.enqueue(None, "first", key=key).outcome == "new"
+            (first,) = client.next("mails")
+            spool.append(key=key, value="second")
+            behind = spool.append(queue="search", value="another")
+            for _ in range(2):
+                forwarder = start_forwarder(spool_path, daemon.address)
+                wait_until(refused)
+                wait_until(lambda: spool_status(spool_path).pending == 1)  # none waits behind it
+                for process in (forwarder, daemon):
+                    process.kill()
+                forwarder.wait()
+                told.unlink()
+                daemon.start()
+        with SyncClient(daemon.address) as client:
+            assert [job.key for job in client.peek(count=9)] == [behind]
+            with forwarding(spool_path, daemon.address, "--log-level", "error"):
+                wait_until(refused)
+                client.delete(first.key, token=first.token)
+                wait_until(lambda: client.peek("mails"))
+                spool.append(key=key, value="third")
+                spool.append(key=key, value="fourth")
+                wait_until(lambda: spool_status(spool_path).pending == 0)
+                (job,) = client.next("mails", count=9)
+                assert (job.key, job.decoded()) == (key, "fourth"), (
+                    "the newest replaces waiting ones"
+                )
+                client.delete(job.key, token=job.token)
+            assert not client.peek("mails")
     assert DeadDirectory(spool_path).list() == []
 
 

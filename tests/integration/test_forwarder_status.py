@@ -26,6 +26,7 @@ from fastjournal.spool.forwarder_status import ForwarderStatus
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
 from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, command_with, forwarding, installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +106,31 @@ def test_status_and_metrics_follow_what_a_forwarder_does(tmp_path: Path) -> None
         check_rules({name for name, _ in metrics})
 
 
+def test_status_counts_the_waiting_jobs_that_records_replaced(tmp_path: Path) -> None:
+    spool = tmp_path / "s"
+    daemon = DaemonProcess(tmp_path / "daemon")
+    daemon.directory.mkdir()
+    with daemon, Spool(spool) as writer:
+        with observed(spool, daemon.address):
+            for queue in ("mails", "mails", "invoices", "search"):
+                writer.append(queue=queue, uri="order:7")
+                writer.append(queue=queue, unique="7")
+            status = wait_for(spool, lambda status: status.done == 8)
+            assert (status.replaced, status.replaced_elsewhere) == (4, 2)
+            shown = Cli(tmp_path, None)("spool", "status", str(spool), "--table").stdout.decode()
+            assert re.search(r"replaced +4 waiting jobs, 2 of them in another queue", shown)
+            said = (tmp_path / "forwarder.err").read_text()
+            (address,) = re.findall(r"metrics: (http://\S+)", said)
+            with urllib.request.urlopen(address, timeout=PATIENCE_S) as reply:
+                scraped = reply.read().decode()
+        for queue in ("same", "another"):
+            name = "fastjournal_forwarder_jobs_replaced_total"
+            assert f'{name}{{queue="{queue}"}} 2.0' in scraped
+        said = (tmp_path / "forwarder.err").read_text()
+        assert said.count("a job of another queue: of a URI one job waits, over all queues") == 1
+        assert "stopped: 8 records done, 4 waiting jobs replaced (2 of another queue), 0 to" in said
+
+
 REFUSED = {b"bad": "bad-key no such", b"later": "locked"}
 
 
@@ -169,6 +195,21 @@ def test_http_address_that_is_no_loopback_is_refused(tmp_path: Path, address: st
     _, said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, b"loopback" in said) == (64, True), said
     assert not (tmp_path / "s").exists()
+
+
+def test_http_address_of_other_machines_is_served_where_that_is_meant(tmp_path: Path) -> None:
+    options = ("--http", "0.0.0.0:0", "--insecure")
+    with (
+        ScriptedDaemon(Ledger().answer) as daemon,
+        (tmp_path / "err").open("wb") as said,
+        forwarding(tmp_path / "s", daemon.address, *options, stderr=said),
+    ):
+        wait_for(tmp_path / "s", lambda _status: True)
+        text = (tmp_path / "err").read_text()
+        [port] = re.findall(r"metrics: http://0\.0\.0\.0:(\d+)/metrics", text)
+        url = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            assert b"fastjournal_forwarder_pending_records 0.0" in answer.read()
 
 
 SERIES: dict[str, list[str]] = {

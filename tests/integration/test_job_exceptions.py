@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import pytest
 import trio
 
 from fastjournal import Client, Job, SyncClient, SyncJob
+from fastjournal.errors import RefusedError
 from fastjournal.limits import REASON_BYTES_MAX
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.two_jobs import key_of
@@ -219,6 +220,39 @@ def test_job_is_completed_by_no_interruption(
     for error in INTERRUPTIONS:
         WAYS[way](daemon.address, error)
         assert producer.entry_stats(key_of("1")).state in ("ready", "delayed"), type(error)
+        again(producer)
+
+
+def test_job_that_awaits_what_was_cancelled_fails_and_run_goes_on(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async def await_cancelled() -> None:
+        other = asyncio.ensure_future(asyncio.sleep(DAY_S))
+        await asyncio.sleep(0)
+        other.cancel()
+        await other
+
+    async def cancel_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async def work_all(body: Callable[[], Awaitable[None]]) -> int:
+        async def work(job: Job) -> None:
+            if job.value == b"1":
+                await body()
+
+        async with Client(daemon.address) as client:
+            return await client.jobs("d", wait=None, retry_delay=DAY_S).run(work)
+
+    for body in (await_cancelled, cancel_itself):
+        assert asyncio.run(work_all(body)) == 2, body
+        failed = producer.entry_stats(key_of("1"))
+        assert (failed.state, failed.attempts) == ("delayed", 1)
+        assert "it awaited something that was cancelled" in (failed.last_error or "")
+        with pytest.raises(RefusedError, match="not-found"):
+            producer.entry_stats(key_of("2"))
         again(producer)
 
 

@@ -23,7 +23,9 @@ from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed, run_program
 
 HOSTILE = "x\n2026-01-01 00:00:00,000 INFO event=stopped\x1b[2J\x9b\u202e"
-LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ event=[a-z-]+( .*)?")
+LINE_HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+"""Begin of a log line of every program: its time."""
+LINE = re.compile(rf"{LINE_HEAD} [A-Z]+ event=[a-z-]+( .*)?")
 
 
 def test_log_lines_of_the_daemon_cannot_be_feigned(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_log_lines_of_the_forwarder_cannot_be_feigned(tmp_path: Path) -> None:
     lines = done.stderr.decode().rstrip("\n").split("\n")
     assert any("bytes at offset" in line for line in lines)
     for line in lines:
-        assert re.match(r"(DEBUG|INFO|WARNING|ERROR) ", line), line
+        assert re.match(rf"{LINE_HEAD} (DEBUG|INFO|WARNING|ERROR) ", line), line
         assert line.isprintable()
 
 

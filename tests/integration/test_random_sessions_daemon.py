@@ -37,7 +37,7 @@ START = unique_timestamp()
 
 NO_LIMIT = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
 
-NOT_ASKED = (Function.QUIT, Function.SNAPSHOT)
+NOT_ASKED = (Function.QUIT, *(each for each in Function if not each.declared.by_engine))
 
 
 class DaemonSubject:
@@ -58,6 +58,7 @@ class DaemonSubject:
         for client in self.clients.values():
             for key in keys:
                 client.ask(build(Function.UNLOCK, key))
+        first.ask(build(Function.PAUSE, ttl=0))
         for domain in (b"a", b"b"):
             first.ask(build(Function.PAUSE, domain, ttl=0))
             no_limit = build(Function.LIMIT, domain, NO_LIMIT)

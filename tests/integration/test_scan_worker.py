@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal import _native
 from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.segment_reader import StartPacker
@@ -151,6 +152,9 @@ def test_worker_is_the_first_that_the_system_kills_without_memory(log: Path) -> 
 def test_worker_is_not_started_where_it_saves_nothing(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if _native.leaves is not None:
+        assert start_scan_worker(str(log), LARGE) is None
+    monkeypatch.setattr(_native, "leaves", None)
     assert start_scan_worker(str(log), [100 << 20]) is None
     assert start_scan_worker(str(log), [1 << 20] * 10) is None
     assert start_scan_worker(str(log), [1 << 30] * 10) is None
@@ -165,6 +169,7 @@ def test_worker_that_cannot_be_started_is_logged(
     def refused(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
+    monkeypatch.setattr(_native, "leaves", None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     if call == "fork_exec":
         monkeypatch.setattr(subprocess, "Popen", refused)

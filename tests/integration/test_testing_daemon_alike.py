@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
+import anyio
 import pytest
 
-from fastjournal.client import SyncClient
-from fastjournal.errors import FastjournalError
+from fastjournal.client import Client, SyncClient
+from fastjournal.errors import ConfigError, FastjournalError
+from fastjournal.tasks import Tasks
 from fastjournald.testing import FastjournalDaemon
 from tests.integration.daemon_process import DaemonProcess
 
@@ -71,3 +75,44 @@ def test_testing_daemon_answers_as_a_daemon_over_a_socket(seed: int, tmp_path: P
     with DaemonProcess(tmp_path, *options) as process, SyncClient(process.address) as client:
         assert found == Worker(client, seed).run()
     assert len({repr(one) for one in found}) > 20
+
+
+def test_testing_daemon_keeps_clients_without_an_address_from_a_real_one(
+    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTJOURNAL_SERVER", daemon.address)
+    app = Tasks(queue="mails")
+
+    @app.task
+    def send(number: int) -> None: ...
+
+    async def ask() -> None:
+        async with Client() as client:
+            await client.set("k", b"v")
+
+    early = SyncClient()
+    send.enqueue(number=1)  # connects
+    advice = r"with app\.using\(daemon\.sync_client\(\)\)'.* app\.using\(fastjournal_daemon\."
+    calls: list[Callable[[], object]] = [
+        lambda: send.enqueue(number=2),
+        lambda: anyio.run(partial(send.aenqueue, number=2)),
+        lambda: early.set("k", b"v"),
+        lambda: SyncClient().set("k", b"v"),
+        lambda: anyio.run(ask),
+    ]
+    with FastjournalDaemon() as fake:
+        for call in calls:
+            with pytest.raises(ConfigError, match=advice):
+                call()
+        with app.using(fake.sync_client()):
+            send.enqueue(number=3)
+        assert app.run_pending(fake) == 1
+        with SyncClient(daemon.address) as named:
+            assert named.domain_stats("mails").entries == 1
+            assert not list(named.prefix("k"))
+    send.enqueue(number=4)
+    early.set("k", b"v")
+    assert early.domain_stats("mails").entries == 2
+    early.close()
+    assert app._own is not None
+    app._own[1].close()

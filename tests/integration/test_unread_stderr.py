@@ -192,7 +192,7 @@ def test_worker_reports_that_nobody_reads_delay_no_job_and_are_counted(
         Program([*command, "--exec", "true"], stderr=pipe.writing, env=cli.environment)
     ) as worker:
         wait_until(lambda: client.stats()["entries"] == 0)
-        pipe.until(r'\{"result":"untold","untold":\d+\}\n')
+        pipe.until(r'"level":"warning","result":"untold","untold":\d+\}\n')
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(TIMEOUT_S) == 0
         pipe.until(r'"result":"summary","done":200,.*"untold":\d+\}\n')

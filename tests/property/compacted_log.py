@@ -58,6 +58,7 @@ def runtime_of(
         writer=log.writer,
         disk=log.disk,
         archive=None,
+        remote=None,
         config=log.config,
         clock=log.clock,
         wake_tasks=lambda: None,

@@ -19,6 +19,7 @@ from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.limits import RETRY_DELAY_US, RETRY_DELAY_US_MAX
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.clock import ManualClock
@@ -88,20 +89,24 @@ def entry_at(
 ) -> tuple[Any, ...] | int | None:
     """Return what an entry is at ``now``; a number: gone, with a tombstone; None: just gone."""
     token, attempts, reason = entry.token, entry.extra.attempts, entry.reason
-    first_due, until = entry.extra.first_due, entry.leased_until
+    first_due, until, not_before = entry.extra.first_due, entry.leased_until, entry.not_before
     if token and until <= now:
         if entry.superseded:
             return entry.superseded
+        ended, earlier = until, attempts
         token, until, attempts = 0, 0, attempts + 1
         if entry.journal and 0 < attempts_max <= attempts:
             reason = BURIED_AT_ATTEMPTS_MAX
         else:
-            first_due = max(entry.not_before, entry.leased_until)
+            if entry.journal and earlier:
+                delay = min(RETRY_DELAY_US << earlier, RETRY_DELAY_US_MAX)
+                not_before = max(not_before, ended + delay)
+            first_due = max(not_before, ended)
     if not token and 0 < entry.expires <= now:
         return None
     return (
         *(entry.uri, tuple(entry.links or ()), entry.value_type, value, entry.timestamp),
-        *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
+        *(entry.created, entry.modified, entry.arrival, not_before, entry.expires),
         *(entry.extra.ttl, attempts, token, until, entry.superseded, reason, first_due),
         *(entry.extra.error, entry.extra.attempts_max if token else 0),
         *(entry.priority, entry.domain.name),

@@ -4,20 +4,29 @@
 
 An input is kept as a file in tests/unit/data/fuzz/ where it reaches a line that none before it
 did, or where it breaks a rule of ``check``. tests/unit/test_protocol_fuzz.py replays all of them.
+The native leaves read each input too, and have to return what the functions in Python return. Where
+a compiler is, they are compiled to count their blocks: a new block keeps an input as a line does.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fastjournal import _native
 from fastjournal.protocol import (
     ClientConnection,
     Flag,
@@ -45,8 +54,39 @@ ALLOWED_BYTES = 200_000
 """Memory that decoding may take for each of these inputs, whatever their size fields claim."""
 INPUT_BYTES_MAX = 2000
 
+BUILD = Path(__file__).parents[2] / "hatch_build.py"
+COUNTER = "FASTJOURNAL_FUZZ_COUNTER"
+"""Variable that names the library which counts blocks."""
+COUNTER_SOURCE = """
+#include <stdint.h>
+unsigned blocks_reached;
+static uint8_t reached[1 << 20];
+void __sanitizer_cov_trace_pc(void) {
+    uint8_t *block = &reached[(uintptr_t)__builtin_return_address(0) & ((1 << 20) - 1)];
+    blocks_reached += !*block;
+    *block = 1;
+}
+"""
+
 Line = tuple[str, int]
 Outcome = tuple[list[Request | Reply], str]
+
+
+@contextmanager
+def without_leaves() -> Iterator[None]:
+    """Let the functions in Python do all."""
+    leaves, _native.leaves = _native.leaves, None
+    try:
+        yield
+    finally:
+        _native.leaves = leaves
+
+
+def blocks_reached() -> int:
+    """Return how many blocks of the native leaves were ever run; 0: they do not count them."""
+    if COUNTER not in os.environ:
+        return 0
+    return ctypes.c_uint.in_dll(ctypes.CDLL(os.environ[COUNTER]), "blocks_reached").value
 
 
 def connection_of(kind: str) -> ServerConnection | ClientConnection:
@@ -81,6 +121,8 @@ def check(kind: str, data: bytes) -> None:
         AssertionError: A promise is broken; any other exception breaks one too.
     """
     whole = decode(kind, [data] if data else [])
+    with without_leaves():
+        assert decode(kind, [data] if data else []) == whole
     assert decode(kind, [data[at : at + 1] for at in range(len(data))]) == whole
     for at in range(1, len(data), max(1, len(data) // 16)):
         assert decode(kind, [data[:at], data[at:]]) == whole
@@ -94,7 +136,10 @@ def check(kind: str, data: bytes) -> None:
             # only the widths may differ, and those are no fields
             assert encode_request(again) == encode_request(message)
         else:
-            assert encode_reply(decode_reply(encode_reply(message))) == encode_reply(message)
+            encoded = encode_reply(message)
+            assert encode_reply(decode_reply(encoded)) == encoded
+            with without_leaves():
+                assert encode_reply(message) == encoded
 
 
 def check_memory(kind: str, data: bytes) -> None:
@@ -108,7 +153,7 @@ def check_memory(kind: str, data: bytes) -> None:
 
 
 def lines_of(kind: str, data: bytes) -> set[Line]:
-    """Return the lines of the codec that decoding this reaches."""
+    """Return the lines of the codec that decoding this reaches, with the leaves and without."""
     lines: set[Line] = set()
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -122,9 +167,11 @@ def lines_of(kind: str, data: bytes) -> set[Line]:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        decode(kind, [data] if data else [])
         half = len(data) // 2
-        decode(kind, [piece for piece in (data[:half], data[half:]) if piece])
+        for context in (nullcontext, without_leaves):
+            with context():
+                decode(kind, [data] if data else [])
+                decode(kind, [piece for piece in (data[:half], data[half:]) if piece])
     finally:
         sys.settrace(before)
     return lines
@@ -206,11 +253,14 @@ def fuzz(kind: str, seconds: float, seed: int) -> list[Path]:
     """
     draw = random.Random(seed)
     inputs = [data for _, data in kept(kind)]
+    for data in inputs:
+        check(kind, data)
     reached = set().union(*(lines_of(kind, data) for data in inputs))
     new: list[Path] = []
     candidates = seeds(kind)
     end = time.monotonic() + seconds
     while candidates or time.monotonic() < end:
+        blocks = blocks_reached()
         data = candidates.pop() if candidates else changed(draw, draw.choice(inputs), inputs)
         try:
             check(kind, data)
@@ -220,7 +270,7 @@ def fuzz(kind: str, seconds: float, seed: int) -> list[Path]:
             print(f"{kind}: a failure is kept in {keep(kind, data)}")
             raise
         lines = lines_of(kind, data)
-        if not lines <= reached or not inputs:
+        if not lines <= reached or blocks_reached() > blocks or not inputs:
             reached |= lines
             inputs.append(data)
             new.append(keep(kind, data))
@@ -232,8 +282,34 @@ def main(seconds: float = 60.0, seed: int | None = None) -> None:
     seed = time.time_ns() if seed is None else seed
     for kind in KINDS:
         found = fuzz(kind, seconds / 2, seed)
-        print(f"{kind}: {len(found)} new inputs, seed {seed}")
+        print(f"{kind}: {len(found)} new inputs, seed {seed}, {blocks_reached()} blocks of C")
+
+
+def run_counted(arguments: list[str]) -> int:
+    """Run this program with native leaves that count their blocks; return its exit status.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler cannot do that.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        counter = Path(directory) / "counter.so"
+        command = ["cc", "-shared", "-fPIC", "-O2", "-x", "c", "-", "-o", str(counter)]
+        subprocess.run(command, input=COUNTER_SOURCE, text=True, check=True)
+        build = [sys.executable, str(BUILD), directory, "-fsanitize-coverage=trace-pc"]
+        subprocess.run(build, check=True)
+        environment = os.environ | {
+            COUNTER: str(counter),
+            "LD_PRELOAD": str(counter),
+            _native.SWITCH: directory,
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "tests.property.fuzzing", *arguments],
+            env=environment,
+            check=False,
+        ).returncode
 
 
 if __name__ == "__main__":
+    if COUNTER not in os.environ and _native.leaves is not None and shutil.which("cc"):
+        sys.exit(run_counted(sys.argv[1:]))
     main(*(float(text) for text in sys.argv[1:2]), *(int(text) for text in sys.argv[2:3]))

@@ -31,7 +31,8 @@ Where the protocol is silent, the model and the engine agree on this
     tombstone, also where it would have expired by then. The URI is not its second key any more.
 9.  A domain that has due entries before and after a request, or an instant, keeps its turn.
     Late events are applied in the order leases and delays by instant, then expiry. The domain
-    of a SET enters before that of an entry whose wait the SET ended.
+    of a SET enters before that of an entry whose wait the SET ended. That of a deleted entry, which
+    has room again, enters after that of an entry that waited for its URI.
 10. Next-at is the first end of a lease or of a delay; what comes then may expire or be buried.
 11. NEXT with count 0 only asks for next-at. A wait whose time is over still gets work that is due
     when it is served. QUIT gives nothing out any more. A domain with ``:`` is bad-key.
@@ -63,6 +64,7 @@ from tests.property.model_parts import (
     token_of,
 )
 from tests.property.model_scans import Scans
+from tests.property.model_state import EVERYTHING
 from tests.property.model_values import Values
 from tests.property.model_work import (
     REASON_BYTES_MAX,
@@ -89,7 +91,8 @@ class Model(Values, Keys, Work, Scans):
             reply = self.answer(session, request)
         except RefusedError as refused:
             reply = Reply(error=str(refused))
-        self.update_turns()
+        is_deleted = request.function == Function.DELETE
+        self.update_turns(last=request.key.partition(b":")[0] if is_deleted else b"")
         # whoever subscribes is not told what was before
         new = [s for s in self.subscriptions if s not in subscribed]
         self.note_changes(before)
@@ -110,7 +113,11 @@ class Model(Values, Keys, Work, Scans):
     def do_nop(self, _session: Hashable, r: Request) -> Reply:
         if not r.flags & Bit.META:
             return Reply()
-        limits = b'{"value_bytes_max":%d}' % self.rules.value_bytes_max
+        rules = self.rules
+        limits = b'{"value_bytes_max":%d,"tombstone_ttl_us":%d}' % (
+            rules.value_bytes_max,
+            rules.tombstone_ttl_us,
+        )
         return Reply(pairs=[Pair(b"", ValueType.STRING, limits)])
 
     def do_auth(self, _session: Hashable, _: Request) -> Reply:
@@ -218,7 +225,12 @@ class Model(Values, Keys, Work, Scans):
         if domain is not None and not known and self.has_room(domain):
             self.turns.append(domain)
         self.subscribe(session, r, lambda key: key == r.key)
-        return Reply(ttl=len(replaced) or None)
+        given_up = [
+            Pair(e.key, ValueType.VOID, b"")
+            for e in replaced
+            if e.parts and here.parts and e.parts.domain != here.parts.domain
+        ]
+        return Reply(ttl=len(replaced) or None, pairs=given_up or None)
 
     def do_delete(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
@@ -239,8 +251,7 @@ class Model(Values, Keys, Work, Scans):
             refuse("stale", r.timestamp < e.timestamp)
         self.entries.remove(e)
         if not r.flags & Bit.OVERWRITE:
-            timestamp = self.clock if self.skewed(r) else r.timestamp
-            self.lay_tombstone(e.key, max(timestamp, e.timestamp))
+            self.lay_tombstone(e.key, r.timestamp if token is None else e.timestamp)
         return Reply()
 
     def do_next(self, session: Hashable, r: Request) -> Reply | None:
@@ -268,6 +279,8 @@ class Model(Values, Keys, Work, Scans):
 
     def take(self, r: Request) -> Reply | None:
         """Lease or pop what is due for this NEXT; None: nothing."""
+        if EVERYTHING in self.pauses:
+            return None
         pop = bool(r.flags & Bit.OVERWRITE)
         taken: list[Entry] = []
         lease_us = r.timeout or 0
@@ -377,7 +390,9 @@ class Model(Values, Keys, Work, Scans):
             delay = min(rules.retry_delay_us << min(e.attempts, 64), rules.retry_delay_us_max)
         if failed:
             e.attempts, e.error = min(e.attempts + 1, 0xFFFF), r.value
-        if failed and self.has_failed_enough(e):
+        if failed and (
+            self.has_failed_enough(e) or (e.parts is not None and 0 < (r.count or 0) <= e.attempts)
+        ):
             self.end_lease(e)
             e.buried, e.reason = True, r.value
             return Reply()
@@ -415,6 +430,11 @@ class Model(Values, Keys, Work, Scans):
             return self.stats_of_entry(self.found(r.key), r)
         refuse("bad-key", b":" in r.key or len(r.key) > KEY_BYTES_MAX)
         mine = [e for e in self.entries if not r.key or (e.parts and e.parts.domain == r.key)]
+        if r.key and r.count is not None:
+            # all of them: the pages of a daemon are put together
+            dead = sorted((e for e in mine if e.buried), key=Entry.order)
+            found = [self.stats_of_entry(e, Request(Function.STATS, key=e.key)) for e in dead]
+            return Reply(pairs=[pair for reply in found for pair in reply.pairs or ()])
         waiting = [e for e in mine if self.waits(e)]
         due = [e for e in waiting if self.is_due(e)]
         numbers = {
@@ -428,11 +448,23 @@ class Model(Values, Keys, Work, Scans):
         }
         if not r.key:
             numbers["domains"] = len({e.parts.domain for e in mine if e.parts})
+            numbers["paused_until"] = self.pauses.get(EVERYTHING, 0)
         else:
             numbers["paused_until"] = self.pauses.get(r.key, 0)
+            numbers["daemon_paused_until"] = self.pauses.get(EVERYTHING, 0)
             numbers["interval_us"] = self.limit(r.key, "interval_us")
             numbers["jobs_max"] = self.limit(r.key, "jobs")
+            numbers["next_waiting"] = sum(self.waits_for(w.request, r.key) for w in self.waiters)
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(numbers).encode())])
+
+    def waits_for(self, r: Request, domain: bytes) -> bool:
+        """Whether work of a domain serves a NEXT."""
+        wanted = self.selection(r)
+        if wanted.get("prefix"):
+            return domain.startswith(wanted["prefix"].encode())
+        if wanted:
+            return domain.decode() in wanted["domains"]
+        return r.key in {b"", domain}
 
     def do_domains(self, session: Hashable, r: Request) -> Reply:
         prefix, count, after = r.key, r.count or 0, None
@@ -441,7 +473,7 @@ class Model(Values, Keys, Work, Scans):
         refuse("bad-key", len(prefix) > KEY_BYTES_MAX)
         held = {e.parts.domain for e in self.entries if e.parts}
         held |= self.pauses.keys() | {name for name, limit in self.limits.items() if limit}
-        names = sorted(name for name in held if name.startswith(prefix))
+        names = sorted(name for name in held if name != EVERYTHING and name.startswith(prefix))
         names = [name for name in names if after is None or name > after]
         shown = names[: count or None]
         if self.page_pairs is not None:
@@ -464,6 +496,9 @@ class Model(Values, Keys, Work, Scans):
         error = None if e.error is None else e.error.decode("utf-8", "replace")
         facts = {"state": state, "attempts": e.attempts, "buried_reason": reason}
         facts |= {"last_error": error, "worked_on_until": e.token}
+        if r.flags & Bit.META and e.parts:
+            waits = [self.waits_for(w.request, e.parts.domain) for w in self.waiters]
+            facts["domain_next_waiting"] = sum(waits)
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(facts).encode())])
 
     def due_since(self, due: list[Entry]) -> list[int]:

@@ -18,6 +18,10 @@ LIMIT_DEFAULTS = {
 """Limit of a domain to the rule that holds where the domain has none of its own."""
 
 
+EVERYTHING = b""
+"""Key of a PAUSE of all domains; also that pause's place among those of the domains."""
+
+
 def moved(instant: int, step_us: int) -> int:
     """An instant moved by so much: it stays one, and is not 0."""
     return min(max(instant + step_us, 1), U64_MAX)
@@ -145,7 +149,8 @@ class State:
         for e in self.entries:
             if e.parts is None or domain not in (b"", e.parts.domain):
                 continue
-            apart = max(self.pauses.get(e.parts.domain, 0), self.room_at(e.parts.domain))
+            pauses = [self.pauses.get(name, 0) for name in (EVERYTHING, e.parts.domain)]
+            apart = max(*pauses, self.room_at(e.parts.domain))
             if e.token and e.displaced_at is None:
                 ats.append(max(e.leased_until, apart))
             elif self.waits(e) and not self.is_due(e):
@@ -214,8 +219,8 @@ class State:
         for e in [e for e in self.entries if 0 < e.expires <= self.now and not e.token]:
             self.entries.remove(e)
 
-    def update_turns(self) -> None:
-        """Domains that are no longer due leave, those that became due enter by name."""
+    def update_turns(self, last: bytes = b"") -> None:
+        """Domains that are no longer due leave, those that became due enter by name, one last."""
         standing: set[bytes] = set()
         due: set[bytes] = set()
         for e in self.entries:
@@ -229,7 +234,8 @@ class State:
                 del self.delivered_at[domain]
         due = {domain for domain in due if domain not in self.pauses and self.has_room(domain)}
         self.turns = [d for d in self.turns if d in due]
-        self.turns += sorted(due.difference(self.turns))
+        entering = due.difference(self.turns)
+        self.turns += sorted(entering, key=lambda domain: (domain == last, domain))
 
     # --- steps of the clock ----------------------------------------------------------------------
 
@@ -301,8 +307,15 @@ class State:
 
     def run_out(self, e: Entry) -> None:
         """End a lease that has lasted for its time."""
+        earlier, ended = e.attempts, e.leased_until
         e.attempts = min(e.attempts + 1, 0xFFFF)
         is_last = self.has_failed_enough(e)
+        if earlier and e.parts is not None and not is_last:
+            delay = min(
+                self.rules.retry_delay_us << min(earlier, 64), self.rules.retry_delay_us_max
+            )
+            if ended + delay > e.not_before and delay:
+                e.not_before, e.delayed_at = min(ended + delay, U64_MAX), self.now
         self.end_lease(e)
         if is_last:
             e.buried, e.reason = True, b"attempts reached max-attempts"

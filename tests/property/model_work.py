@@ -19,7 +19,7 @@ from tests.property.model_parts import (
     reply_bytes,
     token_of,
 )
-from tests.property.model_state import State
+from tests.property.model_state import EVERYTHING, State
 
 REASON_BYTES_MAX = 4096
 KICK_ENTRIES_MAX = 250
@@ -42,7 +42,8 @@ def numbers_in(value: bytes, names: Sequence[str]) -> dict[str, int]:
         raise RefusedError("bad-value")
     for name, number in given.items():
         refuse("bad-value", name not in names or type(number) is not int)
-        refuse("bad-value", not 0 <= number <= LIMIT_MAX)
+        is_limit = names is LIMIT_NAMES and name == "attempts"
+        refuse("bad-value", not (-1 if is_limit else 0) <= number <= LIMIT_MAX)
     return given
 
 
@@ -114,7 +115,7 @@ class Work(State):
             count = min(1 if r.count is None else r.count, KICK_ENTRIES_MAX)
             kicked = sorted(buried, key=Entry.order)[:count]
         for e in kicked:
-            e.buried, e.reason = False, b""
+            e.buried, e.reason, e.attempts = False, b"", 0
             # its record is a new one
             e.delayed_at, e.touched_at = self.clock, 0
             self.start_chain(e, self.now)
@@ -129,9 +130,9 @@ class Work(State):
             check_selection(selects, r.key)
         selected = self.selection(r)
         due = sorted(filter(self.is_due, self.entries), key=Entry.order)
-        domains = [r.key] if r.key else self.turns
+        domains = [r.key] if r.key else self.turns if EVERYTHING not in self.pauses else []
         if selected:
-            domains = [domain for domain in self.cycle(r) if domain in self.turns]
+            domains = [domain for domain in self.cycle(r) if domain in domains]
         queues = [[e for e in due if e.parts and e.parts.domain == domain] for domain in domains]
         for domain, queue in zip(domains, queues, strict=True):
             queue[:] = [e for at, e in enumerate(queue) if self.has_room(domain, queue[:at])]
@@ -184,7 +185,8 @@ class Work(State):
         return self.next_at(r.key)
 
     def do_pause(self, _session: Hashable, r: Request) -> Reply:
-        check_domain(r.key)
+        if r.key != EVERYTHING:
+            check_domain(r.key)
         if r.ttl is None:
             raise RefusedError("bad-request")
         was_paused = self.pauses.pop(r.key, None) is not None
@@ -221,8 +223,11 @@ class Work(State):
         check_domain(r.key)
         refuse("bad-value", r.value_type != ValueType.STRING)
         given = numbers_in(r.value, LIMIT_NAMES)
-        limit = {**self.limits.get(r.key, {}), **given}
-        self.limits[r.key] = {name: number for name, number in limit.items() if number}
+        before = self.limits.get(r.key, {})
+        after = {name: number for name, number in {**before, **given}.items() if number}
+        if after == before:
+            return Reply()
+        self.limits[r.key] = after
         if self.waits_until(r.key):
             self.delivered_at_logged[r.key] = self.delivered_at[r.key]
         return Reply()

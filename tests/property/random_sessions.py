@@ -96,7 +96,7 @@ class Choices:
     """And all requests are persistent."""
     events: bool = False
     """Whether the clock is set, connections end, and NEXTs wait."""
-    functions: tuple[Function, ...] = tuple(f for f in Function if f is not Function.SNAPSHOT)
+    functions: tuple[Function, ...] = tuple(f for f in Function if f.declared.by_engine)
 
     def keys(self) -> list[bytes]:
         ahead = self.start + 4 * max(self.durations[-2:])
@@ -140,7 +140,12 @@ NEXT_OPTIONS = (
 
 LIMITS = (
     *(b'{"jobs":1}', b'{"jobs":2}', b'{"jobs":0}', b'{"interval_us":1000000}', b"{}", b"no JSON"),
-    *(b'{"interval_us":0,"jobs":0}', b'{"attempts":1}', b'{"attempts":0}', b'{"lease_us":2000000}'),
+    *(
+        b'{"interval_us":0,"jobs":0,"attempts":0}',
+        b'{"attempts":1}',
+        b'{"attempts":-1}',
+        b'{"lease_us":2000000}',
+    ),
     *(b'{"interval_us":3000000,"jobs":2,"lease_us":0,"attempts":2}', b'{"unknown":1}'),
 )
 EXPRESSIONS = (b"^a:", b"x$", b"u|v|l", b".", b"(")
@@ -238,6 +243,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             key, kind, value = draw.choice((b"a", b"b")), ValueType.STRING, draw.choice(LIMITS)
         case Function.PAUSE | Function.STATS:
             key = draw.choice((b"a", b"b"))
+            if function == Function.PAUSE and duration in (0, SECOND):
+                key = b""
             flags &= ~DATA
             ttl = draw.choice((0, 0, *choices.durations))
         case _ if function in OF_DOMAINS:

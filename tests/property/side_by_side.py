@@ -7,11 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT, Flag, Query
-from fastjournal.protocol.messages import Reply, Request
+from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.functions import LISTS
 from tests.property.model import Model
-from tests.property.subject import EngineSubject, comparable
+from tests.property.subject import EngineSubject, comparable, compared_pairs, request
 
 CURSOR = Query.CURSOR << QUERY_SHIFT
 PAGES_MAX = 1000
@@ -71,6 +71,23 @@ class SideBySide:
                 req, key=got.cursor, second_key=None, count=None, flags=bits
             )
         self.settle(now)
+
+    def dead_letters(self, domain: bytes, count: int, now: int) -> None:
+        """Ask for all pages of the dead letters of a domain, and compare."""
+        found: list[Pair] = []
+        cursor: bytes | None = b""
+        while cursor is not None:
+            req = request(Function.STATS, domain, uri=cursor or None, count=count)
+            page = self.subject.handle("one", req, now)
+            assert page is not None
+            assert page.pairs is not None, page.error
+            assert page.pairs or not cursor, "a page without any"
+            assert not count or len(page.pairs) <= count
+            found += page.pairs
+            cursor = page.cursor
+        expected = self.model.handle("one", request(Function.STATS, domain, count=0), now)
+        assert expected is not None
+        assert compared_pairs(found) == compared_pairs(expected.pairs)
 
     def restart(self, now: int, *, has_all_tombstones: bool = False) -> None:
         """Kill the subject, and recover it; the model drops what is not persistent."""

@@ -21,7 +21,7 @@ from fastjournal.protocol.messages import Reply
 from fastjournal.testing.inodes import file_at
 from fastjournald.group_commit.commit import SyncThread
 from tests.property.subject import START
-from tests.unit.server_fixture import LOG, Peer
+from tests.unit.server_fixture import LOG, Peer, stored_chunks
 from tests.unit.test_session_bounds import Room
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class TrioClock:
     monotonic_us = now_us
 
 
+def boottime_us() -> int:
+    """Return the time of the lease of a primary."""
+    return int(trio.current_time() * 1_000_000)
+
+
 class SlowRoom(Room):
     """A server whose syncs and reads take a drawn time, and that proves the mark of each message.
 
@@ -66,7 +71,7 @@ class SlowRoom(Room):
         sync_seconds_max: float = 0.1,
         **options: Any,
     ) -> None:
-        super().__init__(clock=TrioClock(), **options)
+        super().__init__(clock=TrioClock(), boottime_us=boottime_us, **options)
         self.disk.capacity_bytes = None
         self.draw = Random(seed)
         self.on_message: Callable[[Reply], None] = lambda _: None
@@ -95,6 +100,8 @@ class SlowRoom(Room):
             for clock in ("perf_counter", "thread_time"):
                 if name.startswith("fastjournald.") and hasattr(module, clock):
                     monkeypatch.setattr(module, clock, perf_counter)
+        if self.server.remote is not None:
+            self.server.remote._call = self._run_slowly
         self._synced_before = self._synced() - self.writer.durable
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
         monkeypatch.setattr(SyncThread, "run", lambda _, call: self._sync_slowly(call))
@@ -116,6 +123,8 @@ class SlowRoom(Room):
         async with super().open(), trio.open_nursery() as background:
             for task in (server.notifier.run, server.notifier.pace, server.timers.run):
                 background.start_soon(task)
+            if server.remote is not None:
+                background.start_soon(server.remote.run)
             yield self
             background.cancel_scope.cancel()
 
@@ -150,6 +159,12 @@ class SlowRoom(Room):
         """Hold messages against their marks; return what of the last one is to come."""
         settled = self.writer.settled
         assert self.writer.durable <= self._synced() - self._synced_before
+        remote = self.server.remote
+        if remote is not None:
+            assert remote.primary.lease.may_answer(boottime_us()), "sent behind the lease"
+            if remote.leads:
+                chunks = stored_chunks(remote.primary.store)
+                assert settled <= sum(len(chunk.payload) for chunk in chunks)
         while data:
             alike = self._alike(data[:START_BYTES])
             begun = [made for made in alike if data.startswith(made) or made.startswith(data)]

@@ -7,7 +7,7 @@ replies are decoded, so that flags and fields are those that a client sees.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -517,6 +517,8 @@ STATS_FIELDS = (
     "last_error",
     "interval_us",
     "jobs_max",
+    "next_waiting",
+    "domain_next_waiting",
     "paused_until",
 )
 
@@ -530,8 +532,13 @@ def comparable(reply: Reply | None) -> object:
         return "waits"
     bits = reply.flags & COMPARED_FLAGS
     times = (reply.timestamp, reply.timeout, reply.ttl)
-    pairs: object = reply.pairs
-    if reply.pairs and reply.pairs[0].value.startswith(b"{"):
-        facts = [(pair.key, json.loads(pair.value)) for pair in reply.pairs]
-        pairs = [(key, *(numbers.get(name) for name in STATS_FIELDS)) for key, numbers in facts]
+    pairs = compared_pairs(reply.pairs)
     return (reply.code, reply.identifier, bits, times, reply.cursor, pairs)
+
+
+def compared_pairs(pairs: Sequence[Pair] | None) -> object:
+    """Return the comparable part of pairs: of an object of STATS the fields of both."""
+    if not pairs or not pairs[0].value.startswith(b"{"):
+        return pairs
+    facts = [(pair.key, json.loads(pair.value)) for pair in pairs]
+    return [(key, *(numbers.get(name) for name in STATS_FIELDS)) for key, numbers in facts]

@@ -18,6 +18,8 @@ from tests.property.model_parts import Rules
 from tests.property.random_sessions import Choices, draw_session
 from tests.property.subject import LOG, SECOND, START, EngineSubject, decoded, request
 
+pytestmark = pytest.mark.usefixtures("native")
+
 SESSION = "one"
 
 TOKENS = (b"of all", b"of a and uri", b"of a plain prefix", b"of workers", b"of b", b"unknown")
@@ -205,6 +207,17 @@ def test_bulk_insert_moves_a_waiting_entry_of_the_same_domain() -> None:
     engine.check()
 
 
+def test_bulk_insert_delays_entries_as_long_as_another_one_is_ready() -> None:
+    """Its domain keeps its turn: the order of insert and remove makes no difference."""
+    jobs = [moving(b"a:1:0:%d" % number, b"u%d" % number) for number in range(3)]
+    engine = waiting_engine(*jobs)
+    later = [moving(b"a:1:%d:%d" % (LATER, n), b"u%d" % n, at=START + 1) for n in range(3)]
+    assert len(engine.handle_bulk(SESSION, later, START + 1)) == 2
+    domain = engine.store.scheduler.domains[b"a"]
+    assert (len(domain.ready), len(domain.delayed)) == (1, 2)
+    engine.check()
+
+
 def test_bulk_insert_that_moves_an_entry_notes_only_keys_that_come_or_go() -> None:
     engine = waiting_engine(STANDING)
     index = engine.store.keys.sorted_keys()
@@ -237,7 +250,7 @@ def moving(key: bytes, uri: bytes | None = b"u", **fields: Any) -> Request:
         pytest.param([], moving(b"y"), id="plain key"),
         pytest.param([], moving(b"u", None), id="further key"),
         pytest.param([], moving(b"a:1:0:y", b"a:1:0:x"), id="primary key"),
-        pytest.param([], moving(b"a:1:%d:y" % LATER), id="delays what is ready"),
+        pytest.param([], moving(b"a:1:%d:y" % LATER), id="delays all that is ready"),
         pytest.param([], moving(b"a:1:0:y", flags=0), id="not persistent"),
         pytest.param([], moving(b"a:1:0:y", at=START - 1), id="stale"),
         pytest.param([request(Function.NEXT)], MOVED, id="leased"),

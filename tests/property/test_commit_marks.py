@@ -7,23 +7,28 @@ go on: SETs arrive, NEXTs that wait are served, changes are sent, scans lease, t
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
+from fastjournal.errors import StoreUnavailableError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
+from fastjournal.remote.writer import RemoteAck
+from fastjournal.testing.object_store import MemoryStore
 from fastjournald.recovery.recover import recover_engine
 from tests.property.slow_syncs import SlowRoom
 from tests.property.subject import SECOND, request
 from tests.unit.server_fixture import Peer
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 SEEDS = 30
+REMOTE_SEEDS = 6
 CLIENTS = 6
 REQUESTS = 40
 
@@ -68,6 +73,28 @@ def draw_request(draw: Random, now: int) -> Request:
             return request(Function.CANCEL, count=draw.randint(1, REQUESTS))
         case _:
             return request(Function.QUIT)
+
+
+class SometimesAway(MemoryStore):
+    """A store that is away at times, also for longer than a primary may answer."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._draw = Random(seed)
+        self._is_away = False
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self._is_away:
+            raise StoreUnavailableError("the store does not answer")
+        return super().create(name, data)
+
+    async def come_and_go(self) -> None:
+        while True:
+            # longer than the pause before a repeat
+            await trio.sleep(self._draw.uniform(2, 5))
+            self._is_away = True
+            await trio.sleep(self._draw.choice((0.5, 3, 20)))
+            self._is_away = False
 
 
 class Client:
@@ -118,11 +145,27 @@ class Client:
 
 
 @pytest.mark.parametrize("policy", ["always", "os"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    ("seed", "ack"),
+    [
+        *((seed, None) for seed in range(SEEDS)),
+        *((seed, ack) for seed in range(REMOTE_SEEDS) for ack in RemoteAck),
+    ],
+)
 async def test_commit_mark_is_settled_before_its_message_leaves(
-    seed: int, policy: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+    seed: int,
+    ack: RemoteAck | None,
+    policy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
 ) -> None:
-    room = SlowRoom(seed, monkeypatch, cmdlog_sync=policy, memory_limit=(seed % 3 == 2) * 10_000)
+    options: dict[str, Any] = {"memory_limit": (seed % 3 == 2) * 10_000}
+    store = SometimesAway(seed)
+    if ack is not None:
+        options |= {"ack": ack, "store": store}
+        # clients that have done wait for those that the store keeps waiting
+        monkeypatch.setattr("tests.unit.server_fixture.SILENCE_S", 600.0)
+    room = SlowRoom(seed, monkeypatch, cmdlog_sync=policy, **options)
     handed_out: set[int] = set()
 
     def note(reply: Reply) -> None:
@@ -131,6 +174,7 @@ async def test_commit_mark_is_settled_before_its_message_leaves(
 
     room.on_message = note
     async with room.open(), trio.open_nursery() as readers:
+        readers.start_soon(store.come_and_go)
         async with trio.open_nursery() as nursery:
             for number in range(CLIENTS):
                 client = Client(room, Random(seed * 100 + number), readers)

@@ -23,6 +23,8 @@ from tests.property.crash_snapshots import SNAPSHOTS
 from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, START, request
 
+pytestmark = pytest.mark.usefixtures("native")
+
 SEEDS = int(os.environ.get("FASTJOURNAL_CRASH_SEEDS", "400"))
 GROUPS = 8
 LIVES = 6

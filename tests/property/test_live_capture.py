@@ -33,7 +33,7 @@ SESSIONS = int(os.environ.get("FASTJOURNAL_LIVE_INDEXES", "1200"))
 PARTS = 8
 REQUESTS = 240
 FUNCTIONS = (
-    *(function for function in Function if function is not Function.SNAPSHOT),
+    *(function for function in Function if function.declared.by_engine),
     *(Function.NEXT, Function.RELEASE, Function.RELEASE, Function.RELEASE, Function.BURY),
 )
 """Those that need a lease, or make dead letters, come more often."""

@@ -16,6 +16,9 @@ CLIENTS = 12
 ROUNDS = 3
 
 
+pytestmark = pytest.mark.usefixtures("native")
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_poller_wakes_every_client_for_every_reply(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from functools import partial
 
 import pytest
 
+from fastjournal import _native
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournald.tables.entry import CAUSES, Cause, Entry, EntryState
 from tests.property.model import Model
@@ -22,7 +23,9 @@ from tests.property.model_parts import U64_MAX, Rules
 from tests.property.random_sessions import (
     END,
     FURTHER,
+    LIMITS,
     RESTART,
+    STEP_CLOCK,
     Choices,
     Step,
     check_session,
@@ -129,6 +132,8 @@ class Session:
                 self.both.ask("one", request(function, key, flags=flags), self.now)
         for domain in (b"", b"a", b"b"):
             self.both.ask("one", request(Function.STATS, domain), self.now)
+            if domain:
+                self.both.dead_letters(domain, count=2, now=self.now)
             self.both.ask("one", request(Function.NEXT, domain, count=0), self.now)
         self.engine.engine.check()
 
@@ -184,6 +189,8 @@ def test_random_sessions_make_every_legal_transition_of_an_entry(
         for entry in entries:
             recorded(entry, state, cause)
 
+    # native leaves lease and complete without these functions
+    monkeypatch.setattr(_native, "leaves", None)
     monkeypatch.setattr(Entry, "move_to", recorded)
     monkeypatch.setattr(Entry, "move_all", staticmethod(all_recorded))
     # from here on half as many make all of them as from 0 on
@@ -203,6 +210,19 @@ FOUND = {
         Step(RESTART, ttl=0, wait=2),
         Step(Function.NEXT, flags=Flag.META),
         Step(Function.NEXT, flags=Flag.META, wait=6 * SECOND),
+    ],
+    "an interval begins anew at each start, where a LIMIT that changes nothing is behind a step": [
+        Step(Function.LIMIT, b"a", value=LIMITS[3], kind=ValueType.STRING),
+        Step(Function.SET, b"a:1:0:x", value=b"1", flags=Flag.PERSIST, wait=SECOND),
+        Step(Function.NEXT, flags=Flag.PERSIST | Flag.OVERWRITE, wait=1),
+        Step(Function.SET, b"a:1:0:y", value=b"2", flags=Flag.PERSIST, wait=1),
+        Step(STEP_CLOCK, ttl=-100 * SECOND, wait=1),
+        Step(Function.LIMIT, b"a", value=LIMITS[3], kind=ValueType.STRING, wait=1),
+        Step(RESTART, ttl=0, wait=2),
+        Step(Function.NEXT, b"a", count=0),
+        Step(Function.LIMIT, b"a", value=LIMITS[3], kind=ValueType.STRING, wait=500),
+        Step(RESTART, ttl=0, wait=500),
+        Step(Function.NEXT, b"a", count=0),
     ],
     "a superseded entry is not renamed to the URI that it has lost": [
         Step(Function.SET, b"q", b"l", b"1", wait=1),

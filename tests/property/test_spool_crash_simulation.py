@@ -24,6 +24,7 @@ from random import Random
 
 import pytest
 
+from fastjournal import file_sync
 from fastjournal.errors import ProtocolError, SpoolError
 from fastjournal.keys import build_journal_key
 from fastjournal.protocol import (
@@ -72,7 +73,7 @@ MODULES = [
     appendfile,
     dead,
     delivery,
-    appendfile,
+    file_sync,
     slot_file,
     slot_listing,
     slot_reader,

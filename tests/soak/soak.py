@@ -13,6 +13,8 @@ with small segments. Held to at the end, and told each minute (or tenth of the t
   after some ten thousand requests.
 
 ``--spool`` soaks the spool, the forwarder and the daemon instead, with kills: ``spool_soak.py``.
+``--failover`` soaks two daemons with a remote log, with kills and faulty networks:
+``failover_soak.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 import trio
 
 from tests.integration.daemon_process import DaemonProcess
+from tests.soak.failover_soak import run_failover
 from tests.soak.load import Load
 from tests.soak.spool_soak import run_spool
 
@@ -110,9 +113,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory-limit", default="0", help="of the daemon, in bytes")
     parser.add_argument("--spool", action="store_true", help="soak spool and forwarder instead")
+    parser.add_argument("--failover", action="store_true", help="soak a remote log instead")
+    parser.add_argument("--faults", type=int, default=1 << 30, help="of processes, at the most")
     given = parser.parse_args()
-    if given.spool:
-        outcome = run_spool(given.seconds, given.seed)
+    if given.spool or given.failover:
+        outcome = (
+            run_failover(given.seconds, given.seed, given.faults)
+            if given.failover
+            else run_spool(given.seconds, given.seed)
+        )
         print(outcome.line())
         sys.exit("\n".join(outcome.wrong) or None)
     wrong = run(given.seconds, given.seed, "--memory-limit", given.memory_limit)

@@ -342,10 +342,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def small_disk(path: Path) -> Iterator[bool]:
-    """Mount a small file system there; False: that is not allowed here."""
+def small_disk(path: Path, size: int = DISK_BYTES) -> Iterator[bool]:
+    """Mount a file system of so many bytes there; False: that is not allowed here."""
     path.mkdir()
-    options = ["-o", f"size={DISK_BYTES}"]
+    options = ["-o", f"size={size}"]
     done = subprocess.run(
         ["mount", "-t", "tmpfs", *options, "none", path], capture_output=True, check=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.soak.failover_soak import run_failover
 from tests.soak.operations import OPERATIONS
 from tests.soak.soak import run
 from tests.soak.spool_soak import run_spool
@@ -23,6 +24,16 @@ def test_spool_soak_loses_and_doubles_nothing_under_kills_poison_and_full_disks(
     assert (outcome.lost, outcome.doubled) == (0, 0)
     assert outcome.delivered == outcome.appended > 0
     assert outcome.kills > 0
+
+
+def test_failover_soak_loses_and_doubles_nothing_and_answers_no_stale_read() -> None:
+    outcome = run_failover(45, 1, faults=7)
+    print(outcome.line())
+    assert outcome.wrong == []
+    assert (outcome.lost, outcome.doubled, outcome.stale) == (0, 0, 0)
+    assert outcome.completed > 0 < outcome.reads
+    assert sum(outcome.process_faults.values()) >= 1
+    assert outcome.epochs > 1
 
 
 def test_functions_all_take_part_in_the_soak() -> None:

@@ -17,8 +17,12 @@ import pyspark
 import fastjournal
 from fastjournal.cmdlog.format.layout import segment_name
 from fastjournal.disk import OsDisk
+from fastjournal.remote.file_store import FileStore
 from fastjournal.spark.history.archive_taking import take_archive
+from fastjournal.spark.history.remote_taking import take_remote
 from fastjournal.testing.logs import SegmentBuilder
+from tests.integration.remote_uploader import RemoteWriter
+from tests.property.event_archives import archived as archived_run
 from tests.property.event_archives import events_on, rows_of
 from tests.property.event_ledger import EventLedger
 from tests.property.ledger_run import LedgerRun
@@ -31,6 +35,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.spark.execution.cluster_tasks import ClusterTasks
 from fastjournal.spark.history.archive_taking import take_archive
 from fastjournal.spark.history.event_files import open_events
+from fastjournal.spark.history.remote_taking import find_work, take_work
 from fastjournal.spark.session import SMALL_OPTIONS
 
 options = {
@@ -59,6 +64,12 @@ tasks = ClusterTasks(spark)
 told["parallel"] = tasks.parallel
 events = open_events(sys.argv[3])[1]
 told["events"] = take_archive(OsDisk(), sys.argv[2], events, tasks, parallel=tasks.parallel)
+url, events = sys.argv[4], open_events(sys.argv[5])[1]
+told["remote"] = take_work(url, events, find_work(url, events), tasks, tasks.parallel)
+view = spark.read.format("fastjournal").load(url, view="events")
+told["segments"] = view.rdd.getNumPartitions()
+told["view"] = view.count()
+told["live"] = spark.read.format("fastjournal").load(url, view="entries").count()
 spark.stop()
 print(json.dumps(told))
 """
@@ -79,6 +90,16 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(
     here = events_on(OsDisk(), str(tmp_path / "here"))
     assert take_archive(OsDisk(), str(archived), here) == run.ledger.counts.total()
     write_archive(archived, run)
+    # executors of a cluster read a remote log, too
+    remote, segments = RemoteWriter(FileStore(str(tmp_path / "remote"))), sealed_segments(5)
+    for number, data in segments.items():
+        remote.put(number, data, 200)
+    remote.upload_segments(segments)
+    (tmp_path / "remote/segments").rename(tmp_path / "away")
+    of_remote = events_on(OsDisk(), str(tmp_path / "remote here"))
+    assert take_remote(str(tmp_path / "remote"), of_remote) == (15, [])
+    (tmp_path / "away").rename(tmp_path / "remote/segments")
+    url, remote_table = (tmp_path / "remote").as_uri(), str(tmp_path / "of-remote")
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
@@ -94,7 +115,7 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(
         archive.add(environment, arcname=".")
     (tmp_path / "job.py").write_text(JOB)
     done = subprocess.run(
-        ["environment/bin/python", "job.py", str(log), str(archived), table],
+        ["environment/bin/python", "job.py", str(log), str(archived), table, url, remote_table],
         cwd=tmp_path,
         env=os.environ | java_machine.lend() | {"PYSPARK_PYTHON": "./environment/bin/python"},
         capture_output=True,
@@ -116,6 +137,15 @@ def test_spark_cluster_reads_with_the_package_of_an_archive(
     assert told["events"] == run.ledger.counts.total()
     assert list(archived.glob("*.log")) == []
     assert rows_of(events_on(OsDisk(), table)) == rows_of(here)
+    assert told["remote"] == [15, []]
+    assert rows_of(events_on(OsDisk(), remote_table)) == rows_of(of_remote)
+    assert (told["segments"], told["view"], told["live"]) == (5, 15, 15)
+
+
+def sealed_segments(count: int) -> dict[int, bytes]:
+    """Return so many segments of three SETs."""
+    run, _ = archived_run(count)
+    return {int(name[:9]): data for name, data in sorted(run.kept.items())}
 
 
 def write_archive(archive: Path, run: LedgerRun) -> None:

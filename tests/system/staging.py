@@ -9,10 +9,12 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,16 +44,24 @@ class Unit(configparser.ConfigParser):
         return optionstr
 
 
-def make_environment(directory: Path) -> None:
-    """Make a virtual environment with a pip and all that the programs need, but no program.
+def make_environment(directory: Path, *extras: str) -> None:
+    """Make a virtual environment with a pip and what fastjournal needs, without fastjournal itself.
 
     These are copies of what is installed here: an index and ``python -m venv`` take seconds.
+
+    Args:
+        directory: Its place.
+        extras: Extras of pyproject.toml whose dependencies get into it, beside those of the base.
+            The 400 MB of Spark are links.
     """
     command = [sys.executable, "-m", "venv", "--without-pip", str(directory)]
     subprocess.run(command, check=True)
     theirs = Path(sysconfig.get_path("purelib", "venv", {"base": str(directory)}))
-    for name in {"pip"} | needed():
+    for name in {"pip"} | needed(extras):
         for place in places_of(name):
+            if "spark" in extras:
+                (theirs / place.name).symlink_to(place)
+                continue
             # with its bytecode, which the time of each file keeps valid
             copy = shutil.copytree if place.is_dir() else shutil.copy2
             copy(place, theirs / place.name)
@@ -68,14 +78,16 @@ def places_of(name: str) -> set[Path]:
     return {Path(str(found.locate_file(top))) for top in tops}
 
 
-def needed() -> set[str]:
-    """Return the names of the distributions that the programs need, by what pyproject.toml says."""
+def needed(extras: Sequence[str]) -> set[str]:
+    """Return the names of the distributions that extras need, by what pyproject.toml says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines: list[str] = project["dependencies"]
+    for extra in extras:
+        lines += project["optional-dependencies"][extra]
     found = set[str]()
     while lines:
         requirement = Requirement(lines.pop())
-        name, marker = requirement.name, requirement.marker
+        name, marker = canonicalize_name(requirement.name), requirement.marker
         if name not in found and (marker is None or marker.evaluate({"extra": ""})):
             found.add(name)
             lines.extend(distribution(name).requires or [])

@@ -16,6 +16,7 @@ import pytest
 
 from fastjournal import SyncClient
 from fastjournal.client.core.retry_policy import Reconnect
+from tests.integration.daemon_process import DaemonProcess
 from tests.integration.worker_process import wait_until
 from tests.system.socket_manager import DEADLINE_S, SocketManager, other_descriptors
 
@@ -146,15 +147,20 @@ def test_socket_activation_refuses_a_descriptor_that_is_of_no_use(
     assert sentence in said
 
 
+@pytest.mark.parametrize(
+    ("name", "could"),
+    [("listen", "read and change everything"), ("http", "read the names of all domains and jobs")],
+)
 def test_socket_activation_beyond_this_machine_needs_what_listen_needs(
-    manager: SocketManager,
+    manager: SocketManager, name: str, could: str
 ) -> None:
     with socket.socket() as everywhere:
         everywhere.bind(("0.0.0.0", 0))
         everywhere.listen()
-        assert manager.launch(manager.tcp, everywhere).wait(DEADLINE_S) == 64
+        names = {"LISTEN_FDNAMES": f"listen:{name}"}
+        assert manager.launch(manager.tcp, everywhere, **names).wait(DEADLINE_S) == 64
         port = everywhere.getsockname()[1]
-    assert f"LISTEN_FDS 0.0.0.0:{port}: other machines could read" in manager.said()
+    assert f"LISTEN_FDS 0.0.0.0:{port}: other machines could {could} there" in manager.said()
 
 
 def test_socket_activation_ignores_sockets_of_another_process(manager: SocketManager) -> None:
@@ -264,3 +270,45 @@ def test_restart_under_load_refuses_no_connection_and_loses_no_request(
             assert client.get(keys[0]).value == b"value"
             found = {entry.key for entry in client.prefix(f"{address} ")}
             assert found >= {key.encode() for key in keys}
+
+
+def test_standby_closes_clients_of_the_socket_at_once_and_serves_them_after_the_takeover(
+    directory: Path,
+) -> None:
+    remote = ("--remote-log", f"file://{directory}/store", "--remote-poll", "50")
+    (directory / "first").mkdir()
+    with DaemonProcess(directory / "first") as first, SyncClient(first.address) as client:
+        client.set("key", b"kept")
+    first = DaemonProcess(directory / "first", *remote, "--remote-node", "first")
+    with first, SocketManager(directory, *remote) as manager:
+        manager.launch(WATCHDOG_USEC="60000000")
+        manager.states_until("STATUS=standby of first, epoch 1")
+        for held in (manager.tcp, manager.unix):
+            with socket.socket(held.family) as client:
+                client.settimeout(DEADLINE_S)
+                client.connect(held.getsockname())
+                assert client.recv(1) == b""
+        assert manager.daemon is not None
+        manager.daemon.send_signal(signal.SIGHUP)
+        states = manager.states_until("STATUS=standby of first, epoch 1")
+        assert [state for state in states if not state.startswith("MONO")][-3:] == [
+            "RELOADING=1",
+            "READY=1",
+            "STATUS=standby of first, epoch 1",
+        ]
+
+        assert first.stop() == 0
+        states = manager.states_until("STATUS=Serving requests")
+
+        # the replay has no event loop, and the manager waits longer for its signs of life
+        assert [state for state in states if state.startswith("WATCHDOG_USEC")] == [
+            "WATCHDOG_USEC=300000000",
+            "WATCHDOG_USEC=300000000",
+            "WATCHDOG_USEC=60000000",
+        ]
+        for address in manager.addresses:
+            with SyncClient(address) as client:
+                assert client.get("key").value == b"kept"
+        # asked for while it was a standby
+        wait_until(lambda: "event=reloaded" in manager.said())
+        assert manager.end(signal.SIGTERM) == 0

@@ -96,12 +96,12 @@ def test_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
 
 
 def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.socket) -> None:
-    environment = {**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
     variables = {
         "FASTJOURNAL_SPOOL": str(directory / "spool"),
         "FASTJOURNAL_SERVER": f"unix:{directory}/socket",
         "FASTJOURNAL_FORWARDER_OPTIONS": "--http 127.0.0.1:0",
     }
+    environment = {**os.environ, **variables, "NOTIFY_SOCKET": str(directory / "notify")}
     with Spool(directory / "spool") as spool:
         key = spool.append(domain="pages", uri="https://example.org/", value=b"changed")
 
@@ -123,7 +123,7 @@ def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.
 
 @pytest.mark.parametrize("unit", ["fj-forwarder.service", "fastjournal-nightly.service"])
 def test_program_knows_the_options_that_its_unit_gives(directory: Path, unit: str) -> None:
-    names = ("FASTJOURNAL_SPOOL", "FASTJOURNAL_SERVER", "FASTJOURNAL_REPORTS")
+    names = ("FASTJOURNAL_SPOOL", "FASTJOURNAL_REPORTS")
     variables = dict.fromkeys(names, "value") | {"FASTJOURNAL_FORWARDER_OPTIONS": ""}
     program, *words = command_line(directory, unit, variables)
     done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)

@@ -50,6 +50,7 @@ def test_install_writes_every_file_below_destdir_with_its_paths_filled_in(tmp_pa
         *(f"opt/fastjournal/lib/systemd/system/{unit}" for unit in UNITS),
         "opt/fastjournal/share/man/man1/fj-cli.1",
         "opt/fastjournal/share/man/man1/fj-nightly.1",
+        "opt/fastjournal/share/man/man1/fj-worker.1",
         "opt/fastjournal/share/man/man8/fastjournald.8",
         "opt/fastjournal/share/man/man8/fj-forwarder.8",
         "opt/fastjournal/share/bash-completion/completions/fj-cli",
@@ -59,7 +60,7 @@ def test_install_writes_every_file_below_destdir_with_its_paths_filled_in(tmp_pa
         "opt/fastjournal/lib/tmpfiles.d/fastjournal.conf",
         "etc/fastjournal/fastjournald.toml",
         "etc/fastjournal/fastjournald.toml.example",
-        "etc/fastjournal/fj-cli.toml.example",
+        "etc/fastjournal/client.toml.example",
         "etc/fastjournal/fj-forwarder.env.example",
         "etc/fastjournal/fastjournal-nightly.env.example",
     }
@@ -120,7 +121,10 @@ def test_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_must_
 
     assert service["Type"] == "notify"
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"].split() == ["64", "74", "75"]
+    assert service["RestartPreventExitStatus"].split() == ["64", "65", "74", "75"]
+    # a takeover: whatever ExecStopPost has reset, and as often as it comes
+    assert service["RestartForceExitStatus"] == "76"
+    assert "76) systemctl reset-failed %n;;" in service["ExecStopPost"]
     # the daemon goes on where its scan worker is killed
     assert service["OOMPolicy"] == "continue"
     assert service["StateDirectory"].split()[0] == "fastjournal"

@@ -93,5 +93,5 @@ def do_bounded(daemon: Daemon, call: Callable[[], object], work_max: int = CALL_
         result = call()
     work = daemon.store.work - before
     assert work <= work_max
-    assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+    assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE, (lines.count, work)
     return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,15 +14,36 @@ import trio
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
+from fastjournal.remote.checkpoints import Uploads
+from fastjournal.remote.node import Primary
+from fastjournal.remote.objects import (
+    Checkpoint,
+    Chunk,
+    ChunkId,
+    ChunkKind,
+    Epoch,
+    chunk_name,
+    chunks_of,
+    decode_chunk,
+    encode_chunk,
+)
+from fastjournal.remote.store import ObjectStore, perform, run
+from fastjournal.remote.writer import ChunkWriter, PrimaryLease, RemoteAck
 from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
+from fastjournal.testing.object_store import MemoryStore
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
+from fastjournald.group_commit.remote_commit import boottime_us
+from fastjournald.net.credentials import load_security
 from fastjournald.recovery.recover import recover_engine
 from fastjournald.server import Server
 from tests.property.subject import START
 
 LOG = "/log"
+REMOTE_LOG = "8b6e7b2e-52b9-4c0e-9d2c-3a1f0c9f7d11"
+BEAT_US = 5_000_000
+TAKEOVER_AFTER_US = 15_000_000
 SILENCE_S = 60.0
 """Far longer than any answer takes."""
 
@@ -53,10 +75,60 @@ class Peer:
         return reply
 
 
-class ServerFixture:
-    """A server and its parts."""
+def new_primary(
+    store: ObjectStore, writer: LogWriter, ack: RemoteAck, boottime_us: Callable[[], int]
+) -> Primary:
+    """Return a primary of epoch 1 of a log that begins with this writer."""
+    base = ChunkId(0, 0)
+    chunks = ChunkWriter(Epoch(1, REMOTE_LOG, "one", b"n" * 16, -1), 0, START)
+    run(chunks.store(0, 0, b"", START), partial(perform, store))
+    lease = PrimaryLease(BEAT_US, TAKEOVER_AFTER_US, boottime_us())
+    assert not writer.appended
+    return Primary(
+        store=store,
+        chunks=chunks,
+        uploads=Uploads(1, (base, Checkpoint(START, ()))),
+        lease=lease,
+        ack=ack,
+        base=base,
+        base_us=START,
+    )
 
-    def __init__(self, *, clock: Any = None, **options: Any) -> None:
+
+def stored_chunks(store: MemoryStore, epoch: int = 1) -> list[Chunk]:
+    """Return the chunks of an epoch in their order, its seal too."""
+    names = sorted(name for name in store.objects if name.startswith(f"{chunks_of(epoch)}/"))
+    found = [decode_chunk(ChunkId(epoch, at), store.objects[n]) for at, n in enumerate(names)]
+    assert [chunk_name(chunk.id) for chunk in found] == names, "a number is missing"
+    return found
+
+
+def seal_epoch(store: MemoryStore, epoch: int = 1) -> None:
+    """Seal an epoch behind its last chunk, as a node that takes over does."""
+    at = ChunkId(epoch, len(stored_chunks(store, epoch)))
+    store.objects[chunk_name(at)] = encode_chunk(Chunk(at, ChunkKind.SEAL, b"t" * 16, START))
+
+
+class ServerFixture:
+    """A server and its parts.
+
+    Args:
+        clock: Its clock; None: one that only the test moves.
+        store: Store of its remote log; None: it has none.
+        ack: What the store has to acknowledge.
+        boottime_us: Clock of the lease.
+        options: Options of the daemon.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Any = None,
+        store: ObjectStore | None = None,
+        ack: RemoteAck = RemoteAck.DURABLE,
+        boottime_us: Callable[[], int] = boottime_us,
+        **options: Any,
+    ) -> None:
         self.disk = SimulatedDisk(capacity_bytes=1 << 20)
         self.disk.mkdir(LOG)
         self.clock = clock or ManualClock(START)
@@ -69,7 +141,17 @@ class ServerFixture:
         self.engine, self.writer = recover_engine(
             self.disk, self.config, settings, self.clock, seed=bytes(8)
         )
-        self.server = Server(self.config, self.engine, self.writer, self.disk, self.clock)
+        primary = None if store is None else new_primary(store, self.writer, ack, boottime_us)
+        self.server = Server(
+            self.config,
+            self.engine,
+            self.writer,
+            self.disk,
+            self.clock,
+            security=load_security(self.config),
+            remote=primary,
+            boottime_us=boottime_us,
+        )
         self.stopped = trio.Event()
         self._addresses: list[str] = []
         self._peers: list[Peer] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from fastjournal.client.core.address import parse_address
+from fastjournal.client.core.address import parse_servers
 from fastjournal.protocol import Flag, Function, Request, decode_request, encode_request
 from fastjournal.spool import format as form
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
@@ -51,5 +51,5 @@ def a_delivery(
 def a_forwarder(directory: Path, daemon: ScriptedDaemon | str, *, once: bool = True) -> Forwarder:
     """Return a forwarder from a spool to a daemon, or to an address."""
     address = daemon if isinstance(daemon, str) else daemon.address
-    servers = (parse_address(address),)
+    servers = parse_servers(address)
     return Forwarder(ForwarderSettings(spool=str(directory), servers=servers, once=once, seed=1))

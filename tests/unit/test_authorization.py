@@ -118,12 +118,15 @@ BY_DOMAIN = {
     "NEXT that deletes": Case({NEXT}, F.NEXT, by_key(Flag.OVERWRITE)),
     "PAUSE": Case({NEXT}, F.PAUSE, by_key(ttl=SECOND)),
     "STATS of a domain": Case({READ}, F.STATS, by_key()),
+    "STATS of its dead letters": Case({READ}, F.STATS, by_key(count=0)),
     "KICK of a domain": Case({WRITE}, F.KICK, lambda f, name: by_key(uri=name)(f, b"")),
 }
 FOR_ALL = {
     "NEXT of any domain": Case({NEXT}, F.NEXT, by_key()),
     "STATS of the daemon": Case({READ}, F.STATS, by_key()),
+    "PAUSE of everything": Case({ADMIN}, F.PAUSE, by_key(ttl=SECOND)),
     "SNAPSHOT": Case({ADMIN}, F.SNAPSHOT, by_key()),
+    "REMOTE": Case({ADMIN}, F.REMOTE, by_key()),
 }
 FREE = (F.NOP, F.QUIT, F.AUTH)
 
@@ -359,6 +362,21 @@ def test_authorization_hides_keys_of_other_domains_that_keep_an_entry_from_deliv
     assert (b"out:" in reply) == bool(shown)
 
 
+@pytest.mark.parametrize(("prefixes", "shown"), [((b"in:",), ""), ((b"in:", b"out:"), "out:1:0:z")])
+def test_authorization_hides_the_job_of_another_domain_that_took_or_lost_the_uri(
+    prefixes: tuple[bytes, ...], shown: str
+) -> None:
+    made = engine()
+    for number, key in enumerate((b"in:1:0:a", b"out:1:0:z", b"in:1:0:b")):
+        at = START + number
+        made.handle("s", request(F.SET, key, b"v", uri=b"uri-of-in", at=at), at)
+    session_with(made, ("read",), *prefixes)
+    for key, name in ((b"in:1:0:a", "uri_taken_by"), (b"in:1:0:b", "took_uri_from")):
+        asked = request(F.STATS, key, flags=Flag.DATA | Flag.META, at=at)
+        (pair,) = decode_reply(made.handle("s", asked, at)).pairs or ()
+        assert msgspec.json.decode(pair.value)[name] == shown
+
+
 @pytest.mark.parametrize(("prefixes", "hidden"), [((b"in:",), True), ((b"in:", b"out:"), False)])
 def test_authorization_hides_the_lease_token_of_an_entry_of_another_domain_on_the_uri(
     prefixes: tuple[bytes, ...], hidden: bool
@@ -585,3 +603,18 @@ def test_each_named_domain_and_the_whole_prefix_need_the_right(
     made = engine()
     session_with(made, (NEXT, READ), b"in:", b"in/")
     assert code(made, request(function, value=value, kind=ValueType.STRING)) == refusal
+
+
+def test_refusal_names_what_it_was_about_and_cuts_long_names() -> None:
+    made = engine()
+    session_with(made, ("read",), b"crawl:")
+
+    def why(function: F, key: bytes) -> str:
+        reply = made.handle("s", request(function, key, at=START), START)
+        assert isinstance(reply, bytes)
+        return decode_reply(reply).error
+
+    assert why(F.GET, b"mails:1:0:x").endswith("prefixes, not for the key 'mails:1:0:x'")
+    assert why(F.STATS, b"mails").endswith("prefixes, not for the domain 'mails'")
+    assert why(F.STATS, b"\xffx\n").endswith(r"not for the domain '\\xffx\n'")
+    assert len(why(F.STATS, b"\xff" * 4000)) < 600

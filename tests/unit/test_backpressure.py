@@ -145,6 +145,71 @@ async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
         nursery.cancel_scope.cancel()
 
 
+# --- the lag of a remote log ----------------------------------------------------------------------
+
+
+class Lagging:
+    """Backpressure of a small log whose remote log lags behind by as much as the test says."""
+
+    def __init__(self, log: CompactedLog, *, compacts: bool = True) -> None:
+        self.lag = 0
+        self.pressure = Backpressure(
+            log.engine, log.writer, compacts=compacts, lag=lambda: self.lag, lag_bytes_max=LAG_BYTES
+        )
+
+
+LAG_BYTES = 1600
+
+
+@pytest.mark.parametrize("compacts", [True, False])
+async def test_backpressure_bounds_the_lag_of_a_remote_log(
+    compacts: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    lagging = Lagging(CompactedLog(cmdlog_seg_size=SEGMENT_BYTES), compacts=compacts)
+    pressure = lagging.pressure
+    pressure.look()
+    assert not pressure.closed
+    assert pressure.look_at <= LAG_BYTES, "looked at before the lag can exceed its bound"
+    lagging.lag = LAG_BYTES
+    pressure.look()
+    assert pressure.closed
+    assert not pressure.needed, "compaction cannot help"
+    assert f"lag_bytes={LAG_BYTES}" in caplog.text
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [100, 100, 100], nursery)
+        pressure.freed(10**9)
+        pressure.stop_slowing()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == []
+        lagging.lag = LAG_BYTES - 800
+        pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(gone) == [0, 1], "a quarter of the room is shared out"
+        for _ in gone:
+            pressure.turn_over(100)
+        lagging.lag = 0
+        pressure.look()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(gone) == [0, 1, 2]
+        pressure.turn_over(100)
+    pressure.look()
+    assert not pressure.closed
+    assert pressure.waited == 3
+
+
+async def test_backpressure_by_lag_ends_with_the_daemon(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    lagging = Lagging(CompactedLog(cmdlog_seg_size=SEGMENT_BYTES))
+    lagging.lag = 10 * LAG_BYTES
+    lagging.pressure.look()
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(lagging.pressure, [100], nursery)
+        assert gone == []
+        lagging.pressure.end()
+    assert gone == [0]
+
+
 @pytest.mark.parametrize("segments", [1, 2])
 async def test_backpressure_holds_writers_while_a_slow_sync_keeps_segments_from_being_sealed(
     calls_in_loop: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, segments: int

@@ -82,8 +82,9 @@ def test_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: b
 
 
 async def run(argv: list[str], data: bytes, environment: dict[str, str]) -> int:
-    child = await Children().start(argv, environment)
-    return await child.run(data, kill_after_s=10)
+    async with trio.open_nursery() as nursery:
+        child = await Children(nursery).start(argv, environment)
+        return await child.run(data, kill_after_s=10)
 
 
 def test_exit_code_is_that_of_the_command_or_its_signal() -> None:
@@ -96,9 +97,11 @@ def test_exit_code_is_that_of_the_command_or_its_signal() -> None:
 
 def test_child_command_that_cannot_be_run_is_an_error_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "not-executable").touch()
-    with pytest.raises(PermissionError) as caught:
+    with pytest.raises(ExceptionGroup) as caught:  # of the nursery
         trio.run(run, [str(tmp_path / "not-executable")], b"", {})
-    assert not is_transient(caught.value)
+    [error] = caught.value.exceptions
+    assert isinstance(error, PermissionError)
+    assert not is_transient(error)
     assert is_transient(OSError(errno.EMFILE, ""))
     assert is_transient(OSError(errno.EAGAIN, ""))
 
@@ -108,8 +111,9 @@ async def test_whole_group_ends_with_a_cancelled_command(tmp_path: Path) -> None
     pid_file = tmp_path / "pid"
     tell = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}"
     stubborn = f"trap '' TERM; {tell}; exec sleep 600"
-    child = await Children().start(["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn], {})
+    command = ["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn]
     async with trio.open_nursery() as nursery:
+        child = await Children(nursery).start(command, {})
         data = b"x" * 1_000_000
         nursery.start_soon(partial(child.run, data, kill_after_s=0.2))
         with trio.fail_after(60):

@@ -341,3 +341,19 @@ def test_order_follows_the_change_of_entries() -> None:
     assert [domain.name for domain in screen.ordered()] == [b"b", b"a"]
     assert "-2" in "\n".join(drawn(screen, 80, 24))
     assert not screen.press("q")
+
+
+def test_top_shows_the_role_and_what_the_object_store_has_not() -> None:
+    def head(**stats: int) -> str:
+        screen = Screen("a:1")
+        screen.take(Sample(at_us=1, daemon=DaemonStats(**stats), domains=[]))
+        console = Console(width=120, file=io.StringIO())
+        console.print(screen.draw(24, 120))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().splitlines()[0].rstrip()
+
+    assert head(uptime_us=1).endswith("log 0 MB")
+    stored = head(remote_epoch=3, remote_lag_bytes=70, remote_lag_us=30_000)
+    assert stored.endswith("  primary of epoch 3, stored")
+    behind = head(remote_epoch=3, remote_lag_bytes=2_500_000, remote_lag_us=4_000_000)
+    assert behind.endswith("  primary of epoch 3, 2.5 MB not stored since 4s")

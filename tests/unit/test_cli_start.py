@@ -15,7 +15,8 @@ from fastjournal.client.core.failures import CERTIFICATE_HINT
 from fastjournal.errors import BadRequestError, CannotConnectError, RefusedError
 from fastjournal.protocol import ErrorCode
 from fj_cli.advice import advise
-from fj_cli.cli import COMMANDS, LazyGroup, cli
+from fj_cli.cli import _OF_OTHERS, COMMANDS, LazyGroup, cli
+from fj_cli.commands.dead import SUBCOMMANDS
 from fj_cli.main import run
 from fj_cli.shared_options import IO_FAILED
 
@@ -23,7 +24,7 @@ from fj_cli.shared_options import IO_FAILED
 def lazy_groups(group: click.Command, words: str = "") -> Iterator[tuple[str, LazyGroup]]:
     if isinstance(group, LazyGroup):
         yield words, group
-        context = click.Context(group)
+        context = click.Context(group, **group.context_settings)
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             assert command is not None
@@ -59,7 +60,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_groups_are_found_by_their_words() -> None:
-    assert list(GROUPS) == ["", "import", "spool", "spool dead", "log"]
+    assert list(GROUPS) == ["", "dead", "import", "spool", "spool dead", "log", "remote"]
 
 
 def test_list_stands_in_the_help_in_the_order_of_declaration() -> None:
@@ -141,8 +142,13 @@ def test_advice_speaks_of_options_and_not_of_arguments_of_python() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (["gett", "k"], "No such command 'gett': did you mean 'get'?"),
-        (["log", "verfy"], "No such command 'verfy': did you mean 'verify'?"),
+        (["gett", "k"], "No such command 'gett': did you mean get?"),
+        (["log", "verfy"], "No such command 'verfy': did you mean verify?"),
+        (["queues"], "No such command 'queues': did you mean domains?"),
+        (["list_queues"], "No such command 'list_queues': did you mean domains?"),
+        (["enqueue", "x"], "No such command 'enqueue': did you mean set?"),
+        (["retry"], "No such command 'retry': did you mean dead retry?"),
+        (["spool", "queues"], "No such command 'queues': see --help"),
         (["zzzz"], "No such command 'zzzz': see --help"),
     ],
 )
@@ -151,3 +157,11 @@ def test_advice_names_the_subcommand_that_was_meant(
 ) -> None:
     assert run(typed) == 2
     assert said in capsys.readouterr().err
+
+
+def test_words_of_other_queues_name_subcommands_that_there_are() -> None:
+    for other, name in _OF_OTHERS.items():
+        assert other not in COMMANDS
+        group, _, rest = name.partition(" ")
+        assert group in COMMANDS
+        assert not rest or rest in SUBCOMMANDS

@@ -13,7 +13,7 @@ import trio
 from rich.pretty import pretty_repr
 
 from fastjournal.client import Client, Reconnect, SyncClient
-from fastjournal.client.core.address import TcpAddress, UnixAddress, parse_address
+from fastjournal.client.core.address import TcpAddress, UnixAddress, parse_address, parse_servers
 from fastjournal.client.core.client_credentials import (
     make_context,
     make_credentials,
@@ -423,6 +423,43 @@ def test_address_in_another_form_is_refused_with_an_example(text: str) -> None:
         parse_address(text)
     assert caught.value.code == "bad-address"
     assert "HOST:PORT" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "written"),
+    [
+        (["h:1"], "h:1"),
+        (["a:1,b:2, [::1]:3,unix:/run/socket"], "a:1,b:2,[::1]:3,unix:/run/socket"),
+        (["tls://a:1,unix:/run/socket", "tls://b:1"], "tls://a:1,unix:/run/socket,tls://b:1"),
+    ],
+)
+def test_list_of_addresses_is_read_and_written_back(texts: list[str], written: str) -> None:
+    servers = parse_servers(*texts)
+    assert str(servers) == written
+    assert len(servers) == written.count(",") + 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "named"),
+    [
+        ([""], "'' is no address"),
+        (["a:1,"], "'a:1,' has an empty address: a comma too many"),
+        ([",a:1"], "an empty address"),
+        (["a:1,,b:2"], "an empty address"),
+        (["a:1", ""], "an empty address"),
+        (["a:1,b:2,a:1"], "'a:1' is there twice"),
+        (["unix:/a", "unix:/a"], "'unix:/a' is there twice"),
+        (["a:1, tls://b:1"], "'a:1,tls://b:1' has tls:// at some addresses only"),
+        (["a:1,nowhere"], "'nowhere' is no address"),
+        (["a:1;b:2"], "'a:1;b:2' is no address"),
+        (["a:1 b:2"], "'a:1 b:2' is no address"),
+    ],
+)
+def test_list_of_addresses_is_refused_with_what_is_wrong(texts: list[str], named: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        parse_servers(*texts)
+    assert caught.value.code == "bad-address"
+    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "localhost", "tls://db.example"])

@@ -59,11 +59,12 @@ CASES = [
     (calls.delete("k"), F.DELETE, PERSIST, {"timeout": None}),
     (calls.delete("k", token=4, timestamp_us=3), F.DELETE, PERSIST | WORKED_ON, {"timeout": 4}),
     (calls.delete("k", overwrite=True, persist=False), F.DELETE, OVERWRITE, {}),
-    (calls.next_(), F.NEXT, DATA, {"key": b"", "count": 1, "timeout": None, "ttl": None}),
+    (calls.next_(), F.NEXT, DATA, {"key": b"", "count": 1, "timeout": 300 * S, "ttl": None}),
+    (calls.next_(lease=0), F.NEXT, DATA, {"timeout": 0}),
     (calls.next_("d", count=64, lease=0.005, wait=timedelta(seconds=6), meta=True), F.NEXT,
      DATA | META | LISTEN, {"key": b"d", "count": 64, "timeout": 5000, "ttl": 6 * S}),
     (calls.next_(wait=WAIT_WITHOUT_END), F.NEXT, DATA | LISTEN, {"ttl": None}),
-    (calls.next_(delete=True), F.NEXT, DATA | OVERWRITE, {}),
+    (calls.next_(delete=True), F.NEXT, DATA | OVERWRITE, {"timeout": None}),
     (calls.release("k", 4), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": None}),
     (calls.release("k", 4, delay=0.1), F.RELEASE, WORKED_ON, {"timeout": 4, "ttl": 100_000}),
     (calls.touch("k", 4, ttl=9), F.TOUCH, WORKED_ON, {"timeout": 4, "ttl": 9 * S}),
@@ -74,6 +75,10 @@ CASES = [
     (calls.kick_domain("d", count=7), F.KICK, 0, {"key": b"", "second_key": b"d", "count": 7}),
     (calls.pause("d", 9), F.PAUSE, 0, {"key": b"d", "ttl": 9 * S}),
     (calls.resume("d"), F.PAUSE, 0, {"key": b"d", "ttl": 0}),
+    (calls.limit("d", attempts=-1), F.LIMIT, 0, {"key": b"d", "value": b'{"attempts":-1}'}),
+    (calls.pause_all(9), F.PAUSE, 0, {"key": b"", "ttl": 9 * S}),
+    (calls.pause_all(), F.PAUSE, 0, {"key": b"", "ttl": 2**64 - 1}),
+    (calls.resume_all(), F.PAUSE, 0, {"key": b"", "ttl": 0}),
     (calls.add("k", 2), F.ADD, PERSIST, {"value_type": 3, "value": bytes(7) + b"\2"}),
     (calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp_us=7), F.ADD,
      OVERWRITE | META, {"value_type": 4, "timestamp": 7}),
@@ -104,6 +109,8 @@ CASES = [
     (calls.stats("k", data=True), F.STATS, DATA, {"key": b"k"}),
     (calls.snapshot(), F.SNAPSHOT, 0, {"key": b"", "count": None}),
     (calls.snapshot(keep=3), F.SNAPSHOT, 0, {"count": 3}),
+    (calls.remote_checkpoint(), F.REMOTE, 0, {"key": b"checkpoint"}),
+    (calls.remote_handover(), F.REMOTE, 0, {"key": b"handover"}),
 ]  # fmt: skip
 
 
@@ -292,6 +299,7 @@ def test_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_none
         (calls.kick("k"), Reply()),
         (calls.add("k"), Reply()),
         (calls.snapshot(), Reply()),
+        (calls.remote_checkpoint(), Reply()),
     ],
 )
 def test_reply_that_lacks_what_it_must_have_is_a_protocol_error(
@@ -305,7 +313,7 @@ def test_statistics_have_types_and_what_is_new_in_them_is_left_out() -> None:
     told = b'{"entries": 3, "due": 2, "paused_until": 9, "invented_later": [1]}'
     reply = Reply(pairs=[Pair(b"d", 2, told)])
     assert calls.domain_stats("d").result(reply) == DomainStats(entries=3, due=2, paused_until_us=9)
-    assert calls.daemon_stats().result(reply) == DaemonStats(entries=3, due=2)
+    assert calls.daemon_stats().result(reply) == DaemonStats(entries=3, due=2, paused_until_us=9)
     assert calls.stats("d").result(reply)["invented_later"] == [1]
     told = b'{"keys": ["k", "u"], "state": "buried", "buried_reason": "r", "created": 1500000}'
     known = calls.entry_stats("k").result(Reply(pairs=[Pair(b"k", 2, told)]))

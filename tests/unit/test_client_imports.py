@@ -104,3 +104,9 @@ def test_inherited_docstring_is_the_same_in_both_clients(owner: type, base: type
 
 def test_function_has_a_method() -> None:
     assert len(set(BUILDERS)) >= len(Function)
+
+
+def test_daemon_start_loads_no_module_that_few_starts_need() -> None:
+    loaded = modules_after("import fastjournald.main")
+    assert not loaded & {"re2", "json", "tomllib", "importlib.metadata"}
+    assert not loaded & {"h11", "jinja2", "prometheus_client"}

@@ -267,13 +267,16 @@ async def bench() -> Bench:
     return Bench()
 
 
+@pytest.mark.parametrize(
+    "call", [calls.snapshot(keep=1), calls.remote_checkpoint()], ids=["SNAPSHOT", "REMOTE"]
+)
 async def test_snapshot_that_takes_long_ends_no_connection_that_others_share(
-    bench: Bench, autojump_clock: trio.testing.MockClock
+    bench: Bench, autojump_clock: trio.testing.MockClock, call: Call[str]
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.link.run)
         async with trio.open_nursery() as askers:
-            askers.start_soon(bench.ask, calls.snapshot(keep=1))
+            askers.start_soon(bench.ask, call)
             await trio.testing.wait_all_tasks_blocked()
             askers.start_soon(bench.ask, calls.nop())
             askers.start_soon(bench.answer_after, 1800)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fastjournal.cmdlog.format.envelope import Completion, Envelope, Failure
 from fastjournal.cmdlog.format.layout import NO_TIME, Command, decode_uvarint, encode_uvarint
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER as HEADER
-from fastjournal.cmdlog.format.operation_records import Change, Operation
+from fastjournal.cmdlog.format.operation_records import Change, Limit, Operation
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,
@@ -137,16 +137,18 @@ NUMBERS = [
 @pytest.mark.parametrize(
     ("struct", "field"), NUMBERS, ids=lambda each: getattr(each, "__name__", each)
 )
-def test_number_below_zero_in_a_record_of_ours_is_damage(
+def test_number_below_the_least_in_a_record_of_ours_is_damage(
     struct: type[msgspec.Struct], field: str
 ) -> None:
     fields: dict[str, Any] = {
         name: NUMBER_FORMS.get(get_type_hints(struct)[name], 0) for name in struct.__struct_fields__
     }
+    # attempts of a limit: -1 is never
+    least = -1 if (struct, field) == (Limit, "attempts") else 0
     decode = msgspec.msgpack.Decoder(struct).decode
-    assert decode(msgspec.msgpack.encode(struct(**fields)))
-    with pytest.raises(msgspec.ValidationError, match=">= 0"):
-        decode(msgspec.msgpack.encode(struct(**fields | {field: -1})))
+    assert decode(msgspec.msgpack.encode(struct(**fields | {field: least})))
+    with pytest.raises(msgspec.ValidationError, match=f">= {least}"):
+        decode(msgspec.msgpack.encode(struct(**fields | {field: least - 1})))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_BYTES, VALUE_BYTES_LIMIT
 from fastjournal.testing.logs import START_US, SegmentBuilder, in_zone
+from fastjournald.engine.context import Settings
+from fastjournald.recovery.recover import load_engine
 
 KEY = b"pages:128:0000000000000001:a"
 OTHER = b"pages:100:0000000000000002:b"
@@ -365,6 +367,19 @@ def test_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
     state = foreign_state(log)
     assert state.jobs[failed].reason == b"failed"
     assert state.jobs[spent].reason == b"attempts reached max-attempts"
+
+
+def test_job_of_workq_with_many_attempts_keeps_them_and_is_not_buried_at_the_start() -> None:
+    log = a_log()
+    tried = log.foreign(b"q")
+    for _ in range(30):
+        log.simple(Command.START_ATTEMPT, tried)
+        log.simple(Command.TIMEOUT_ATTEMPT, tried)
+    engine = load_engine(foreign_state(log), Settings(), lambda *_: 0, seed=bytes(8), now=T)
+    engine.advance(T + 1)
+    (entry,) = engine.store
+    assert (entry.extra.attempts, entry.reason) == (30, None)
+    assert engine.context.jobs.attempts_max_of(entry) == 25
 
 
 def test_stray_ids_are_forgotten_after_a_while() -> None:

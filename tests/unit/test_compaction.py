@@ -193,15 +193,18 @@ def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_no
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize("between", [0, 30])
-def test_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", [b"a", b""])
+def test_pause_that_was_ended_does_not_return(
+    between: int, order: tuple[int, ...], name: bytes
+) -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
-    log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
+    log.done(Function.PAUSE, name, ttl=1000 * SECOND)
     first = log.roll()
-    log.done(Function.PAUSE, b"a", ttl=500 * SECOND)
+    log.done(Function.PAUSE, name, ttl=500 * SECOND)
     second = log.roll()
     log.pass_time(between)
-    log.done(Function.PAUSE, b"a", ttl=0)
+    log.done(Function.PAUSE, name, ttl=0)
     third = log.roll()
     for at in order:
         log.clean((first, second, third)[at])
@@ -209,16 +212,17 @@ def test_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ..
     assert not log.engine.store.rules.pauses
 
 
-def test_pause_in_force_is_kept() -> None:
+@pytest.mark.parametrize("name", [b"a", b""])
+def test_pause_in_force_is_kept(name: bytes) -> None:
     log = CompactedLog()
-    log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
+    log.done(Function.PAUSE, name, ttl=1000 * SECOND)
     log.fill(10)
     info = log.roll()
     log.empty(10)
     log.clean(info)
     assert info.name not in log.segments()
     log.check()
-    assert b"a" in log.engine.store.rules.pauses
+    assert name in log.engine.store.rules.pauses
 
 
 INTERVAL = b'{"interval_us":600000000}'

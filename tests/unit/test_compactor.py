@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.cmdlog.format.layout import SegmentInfo
+from fastjournal.cmdlog.format.layout import SegmentInfo, pack_position
 from fastjournal.cmdlog.recovery.recover import verify
 from fastjournal.limits import UNDERSIZED_SEGMENTS_MAX
 from fastjournal.protocol.constants import Flag, Function
@@ -76,6 +76,26 @@ async def test_log_that_is_too_large_is_made_small_enough_and_no_smaller(
     assert outcomes.total() == cleaned
     await compactor.compact()
     assert log.log_bytes() < bound(log) - SEGMENT_BYTES
+    log.check()
+
+
+async def test_compaction_takes_only_segments_of_which_every_byte_is_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = overgrown()
+    compactor = compactor_of(log)
+    first, second, *others = [info.number for info in log.writer.sealed]
+    end = pack_position(second, log.writer.sealed[1].bytes)
+    remote = compactor._runtime.remote = SimpleNamespace(stored_position=end - 1)
+    await compactor.compact()
+    left = {info.number for info in log.writer.sealed}
+    assert first not in left
+    assert {second, *others} <= left
+    remote.stored_position = end
+    await compactor.compact()
+    left = {info.number for info in log.writer.sealed}
+    assert second not in left
+    assert set(others) <= left
     log.check()
 
 

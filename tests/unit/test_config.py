@@ -28,7 +28,9 @@ OPTIONS: dict[str, object] = {
     "default-interval": 2.0, "default-jobs": 3, "tombstone-ttl": 30, "tombstones-max": 44,
     "tombstones-bytes-max": 5000, "max-clock-skew": 2, "max-postpone": 7, "snapshot-dir": "/snap",
     "archive-dir": "/archive", "archive-bytes-max": 100_000_000, "http": "127.0.0.1:9924",
-    "log-level": "debug", "log-format": "json",
+    "log-level": "debug", "log-format": "json", "remote-log": "s3://bucket/log",
+    "remote-ack": "async", "remote-lag-bytes-max": 5000, "remote-interval": 30, "remote-poll": 250,
+    "takeover-after": 5, "remote-keep": 60, "remote-node": "left",
 }  # fmt: skip
 FLAGS = {"repair", "insecure"}
 """Options without a value."""
@@ -49,6 +51,7 @@ OTHERS = {
     "socket-mode": "640",
     "http": "127.0.0.1:9925",
     "default-interval": "20",
+    "remote-ack": "durable",
 }
 """One more value of an option; of all others its value with a 0 behind it is one."""
 
@@ -156,7 +159,9 @@ BAD_VALUES = {
     "default-interval": ("-0.5", "-0.5"), "default-jobs": ("-1", "-1"),
     "tombstone-ttl": ("-1", "-1"), "tombstones-max": ("0", "0"), "tombstones-bytes-max": ("0", "0"),
     "max-clock-skew": ("-1", "-1"), "max-postpone": ("-1", "-1"), "log-level": ('"loud"', "loud"),
-    "log-format": ('"xml"', "xml"),
+    "log-format": ('"xml"', "xml"), "remote-ack": ('"soon"', "soon"), "remote-poll": ("9", "9"),
+    "takeover-after": ("0", "0"), "remote-interval": ("-1", "-1"), "remote-keep": ("-1", "-1"),
+    "remote-lag-bytes-max": ("-1", "-1"),
 }  # fmt: skip
 
 
@@ -212,7 +217,10 @@ def test_unknown_option_is_refused(file: Path, capsys: pytest.CaptureFixture[str
     said = refusal(capsys, "--cmdlog-path", "/log", "--config", str(file))
     assert str(file) in said
     assert "cmdlog_size" in said
-    assert "cmdlog_seg_size" in said, "what is allowed"
+    assert "did you mean cmdlog_seg_size?" in said
+    file.write_text("colour = 1\n")
+    said = refusal(capsys, "--cmdlog-path", "/log", "--config", str(file))
+    assert "there are: listen, " in said, "what is allowed"
 
 
 def test_arguments_without_an_option_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,6 +289,24 @@ def test_archive_that_could_hold_nothing_or_has_no_place_of_its_own_is_refused(
         load_config(None, {"cmdlog_path": "/log", **flags})
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"remote_log": "http://host/log"}, "--remote-log http://host/log is no URL of an object"),
+        ({"remote_log": "bucket"}, "--remote-log bucket is no URL of an object store"),
+        ({"remote_log": "file:///store", "repair": True}, "--repair with --remote-log: "),
+        (
+            {"remote_log": "file:///store", "takeover_after": 3, "remote_poll": 2000},
+            "--takeover-after 3: less than two times --remote-poll (give at least 4)",
+        ),
+    ],
+)
+def test_remote_log_that_cannot_work_is_refused(flags: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, {"cmdlog_path": "/log", **flags})
+    assert message in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["cmdlog_path", "snapshot_dir", "archive_dir"])
 def test_uri_is_no_directory_of_a_log(name: str) -> None:
     option = "--" + name.replace("_", "-")
@@ -326,7 +352,7 @@ def test_config_check_prints_one_line_for_each_error(
 ) -> None:
     file.write_text(
         'max_connections = -1\nmax_attempts = -5\nlisten = ["a", "127.0.0.1:x"]\ncolour = 1\n'
-        'tls_cert = "/cert"\narchive_bytes_max = 9\nhttp = "10.0.0.1:80"\nlog_level = 3\n'
+        'tls_cert = "/cert"\narchive_bytes_max = 9\nhttp = "10.0.0.1"\nlog_level = 3\n'
         'snapshot_dir = "\\u0000"\ndefault_interval = 0.0000004\nauth_tokens = "/none"\n'
         f'ready_file = "{tmp_path}/missing/ready"\n'
     )
@@ -334,8 +360,9 @@ def test_config_check_prints_one_line_for_each_error(
     lines = said.splitlines()
     for word in (
         *("max_connections: ", "max_attempts: ", "--listen a: ", "--listen 127.0.0.1:x: "),
+        "(the port is missing: write a:PORT)",
         *("colour: no such option", "--tls-cert without --tls-key", "--cmdlog-path DIR is missing"),
-        *("--http 10.0.0.1:80: ", "log_level: ", "snapshot_dir: it has a NUL", "/none: "),
+        *("--http 10.0.0.1: ", "log_level: ", "snapshot_dir: it has a NUL", "/none: "),
         *("--default-interval 4e-07: ", "--ready-file: ", "--default-jobs: "),
     ):
         assert len([line for line in lines if word in line]) == 1, (word, said)

@@ -29,13 +29,35 @@ def test_due_entry_has_no_reason_and_a_place() -> None:
     assert "1,000 entries before it" in order_text(with_fields(ready_before=1000))
 
 
+def test_due_entry_that_nobody_waits_for_says_so() -> None:
+    (reason,) = reasons_of(with_fields(domain_next_waiting=0))
+    assert reason.text == (
+        "due now, the first of its domain, but no worker waits for work of pages"
+    )
+    assert reason.advice[0] == "start one: fj-worker ... --queues pages"
+    (reason,) = reasons_of(with_fields(domain_next_waiting=0, domain_worked_on=2))
+    assert reason.text.endswith("; 2 jobs of it are leased, so its workers may be busy")
+    (reason,) = reasons_of(with_fields(domain_next_waiting=0, domain_workers_busy=2))
+    assert "2 workers take work of pages, and all are busy" in reason.text
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"state": "delayed", "not_before_us": NOW + 1}, ["delayed"]),
+        ({"domain_next_waiting": 0}, ["no-worker"]),
+        ({"domain_next_waiting": 0, "domain_workers_busy": 1}, ["workers-busy"]),
+        ({"domain_next_waiting": 1}, []),
+        ({"domain_next_waiting": None}, []),
+        ({"domain_next_waiting": 0, "domain_paused_until_us": NOW + 1}, ["paused"]),
+        ({"state": "delayed", "domain_next_waiting": 0}, []),
         ({"state": "delayed", "not_before_us": NOW + 9, "first_due_us": NOW - 5}, ["postponed"]),
         (
             {"state": "delayed", "not_before_us": NOW + 9, "last_error": "e", "accessed_us": 5},
+            ["back-off"],
+        ),
+        (
+            {"state": "delayed", "not_before_us": NOW + 9, "attempts": 2, "accessed_us": 5},
             ["back-off"],
         ),
         ({"state": "delayed", "locked_until_us": NOW + 1}, ["locked"]),
@@ -45,6 +67,10 @@ def test_due_entry_has_no_reason_and_a_place() -> None:
         ),
         ({"domain_paused_until_us": NOW + 1}, ["paused"]),
         ({"domain_paused_until_us": NOW}, []),
+        (
+            {"daemon_paused_until_us": 2**64 - 1, "domain_paused_until_us": NOW + 1},
+            ["all-paused", "paused"],
+        ),
         ({"domain_waits_until_us": NOW + 1, "domain_is_full": True}, ["limited", "limited"]),
         ({"read_only": 1}, ["read-only"]),
         ({"state": "worked on", "domain_is_full": True}, ["leased"]),

@@ -14,6 +14,8 @@ from fastjournal.limits import (
     KICK_BYTES_MAX,
     LIMIT_BYTES,
     PAUSE_BYTES,
+    PAUSE_RECORD_BYTES,
+    PAUSE_RESERVE_BYTES,
     PAUSED_DOMAINS_MAX,
     TOMBSTONE_BYTES,
 )
@@ -95,6 +97,8 @@ def test_pause_of_more_domains_than_the_limit_is_busy(
     assert PAUSED_DOMAINS_MAX == 100_000
     assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert s.pause(b"a", 2 * SECOND) == ""
+    # who has to stop everything can, however many domains are paused
+    assert s.pause(b"", SECOND) == ""
     s.later(SECOND)
     assert s.pause(b"c", SECOND) == ""
 
@@ -119,12 +123,27 @@ def test_read_only_engine_refuses_functions_that_grow_the_log(full: Subject) -> 
     for req in (
         request(Function.KICK, JOB),
         request(Function.KICK, uri=b"a"),
-        request(Function.PAUSE, b"a", ttl=1),
-        request(Function.PAUSE, b"c", ttl=2 * SECOND),
     ):
         assert full.ask(req).code == "read-only"
     assert full.stats()["buried"] == 1
-    assert full.stats(b"c")["paused_until"] == full.now + SECOND
+
+
+def test_read_only_engine_takes_pauses_of_an_incident_and_not_without_end(full: Subject) -> None:
+    assert full.pause(b"", 3 * SECOND) == ""
+    assert full.stats()["paused_until"] == full.now + 3 * SECOND
+    assert full.pause(b"c", 2 * SECOND) == ""
+    assert full.stats(b"c")["paused_until"] == full.now + 2 * SECOND
+    taken = 2
+    while (refused := full.pause(b"c", 4 * SECOND)) == "":
+        taken += 1
+    assert refused == "read-only"
+    assert 100 < taken <= PAUSE_RESERVE_BYTES // PAUSE_RECORD_BYTES
+    assert full.pause(b"d" * 200, SECOND) == "read-only"
+    for name in (b"", b"c"):
+        assert full.pause(name, 0) == ""  # the end of a pause always
+    full.target.engine.resume(full.now)
+    full.target.engine.context.read_only = True
+    assert full.pause(b"c", SECOND) == ""
 
 
 def test_read_only_comes_last(full: Subject) -> None:
@@ -175,7 +194,6 @@ def stocked() -> Subject:
         request(Function.RENAME, JOB, uri=b"new"),
         request(Function.LINK, JOB, uri=b"new"),
         request(Function.KICK, b"buried"),
-        request(Function.PAUSE, b"a", ttl=1),
         request(Function.LIMIT, b"a", b'{"jobs":1}', kind=ValueType.STRING),
         request(Function.TOUCH, JOB, ttl=1),
         request(Function.BURY, b"buried", b"another reason"),

@@ -66,6 +66,37 @@ def next_of_500_domains_that_reach_their_limits(d: Daemon) -> Call:
     return lambda: d.ask(Function.NEXT, count=65_535)
 
 
+OTHERS = 10_000
+"""Domains that a prefix does not match."""
+
+
+def of_prefix(d: Daemon, prefix: bytes = b"crawl/") -> Call:
+    value = b'{"prefix":"%b"}' % prefix
+    return lambda: d.ask(Function.NEXT, value_type=ValueType.STRING, value=value)
+
+
+@case(Function.NEXT)
+def first_next_of_a_prefix_beside_many_domains_that_do_not_match(d: Daemon) -> Call:
+    d.domains(OTHERS)
+    d.set(b"crawl/a:1:0:x")
+    return of_prefix(d)
+
+
+@case(Function.NEXT)
+def next_of_a_prefix_that_nothing_matches(d: Daemon) -> Call:
+    d.domains(OTHERS)
+    of_prefix(d)()
+    return of_prefix(d)
+
+
+@case(Function.NEXT)
+def next_of_64_domains_beside_many(d: Daemon) -> Call:
+    d.domains(OTHERS)
+    names = b",".join(b'"none%d"' % at for at in range(limits.NEXT_DOMAINS_MAX - 1))
+    value = b'{"domains":[%b,"d9999"]}' % names
+    return lambda: d.ask(Function.NEXT, count=9, value_type=ValueType.STRING, value=value)
+
+
 @case(Function.NEXT)
 def next_that_pops_entries_with_links(d: Daemon) -> Call:
     d.jobs(100)
@@ -426,6 +457,21 @@ def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
 def test_work_of_every_function_has_a_case() -> None:
     elsewhere = {int(Function[name]) for name, _ in marked("bounded_work")}
     assert set(FUNCTIONS.values()) | elsewhere == set(HANDLERS)
+
+
+def test_next_of_a_prefix_costs_no_more_beside_domains_that_do_not_match() -> None:
+    daemon = Daemon()
+    daemon.domains(OTHERS)
+    of_prefix(daemon)()
+    for at in range(3):
+        # domains that come and go meanwhile
+        daemon.set(b"crawl/%d:1:0:x" % at)
+        daemon.ask(Function.DELETE, b"d%d:1:0:x" % at)
+        before = daemon.store.work
+        reply = decode_reply(do_bounded(daemon, of_prefix(daemon), limits.REQUEST_WORK * 3))
+        assert [pair.key for pair in reply.pairs or ()] == [b"crawl/%d:1:0:x" % at]
+        assert daemon.store.work - before <= limits.REQUEST_WORK + 2 * limits.ENTRY_WORK
+    daemon.engine.check()
 
 
 def test_expression_that_is_refused_counts_what_compiling_it_takes() -> None:

@@ -33,7 +33,7 @@ class Told:
     """A log, and the events of what was appended since the last look."""
 
     def __init__(self) -> None:
-        self.log = CompactedLog(cmdlog_seg_size=1 << 20, max_attempts=0)
+        self.log = CompactedLog(cmdlog_seg_size=1 << 20, max_attempts=0, retry_delay=0)
 
     def set(self, *numbers: int, **how: Any) -> None:
         for number in numbers:
@@ -152,3 +152,11 @@ def test_unfinished_group_is_told_only_where_a_further_segment_shows_that_it_end
     segment = SegmentFile("000000001.log", 1, len(data), last=last, open=last)
     found = [event.key for event in extract_events(data, segment)]
     assert found == [key(0)] + ([] if last else [key(1)])
+
+
+def test_pause_of_everything_is_an_event_without_a_domain() -> None:
+    told = Told()
+    for name, ttl in ((b"", 9), (b"", 0), (b"a", 9)):
+        told.log.done(Function.PAUSE, name, ttl=ttl)
+    events = [(str(event.event), event.domain) for event in told.events()]
+    assert events == [("paused", None), ("resumed", None), ("paused", "a")]

@@ -23,7 +23,7 @@ from fastjournal.protocol import (
 from fastjournal.spool import DeadDirectory, spool_status
 from fastjournal.spool.format import FILE_HEADER, encode_record
 from fj_forwarder.delivery import LETTER_UNITS, TURN_UNITS
-from fj_forwarder.forwarder import Forwarder, Servers
+from fj_forwarder.forwarder import Connector, Forwarder
 from tests.unit.spool_files import a_forwarder
 
 SLOTS = 10
@@ -77,10 +77,10 @@ def forwarder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forwarder:
         path.write_bytes(FILE_HEADER + b"".join(map(encode_record, frames)))
     stream = OneChunk()
 
-    async def connect(_: Servers, *, level: int) -> ByteStream:
+    async def connect(_: Connector, *, level: int) -> ByteStream:
         return stream
 
-    monkeypatch.setattr(Servers, "connect", connect)
+    monkeypatch.setattr(Connector, "connect", connect)
     return a_forwarder(tmp_path, "localhost:1")
 
 

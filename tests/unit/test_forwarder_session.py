@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fastjournal.client.core.address import parse_address
+from fastjournal.client.core.address import parse_servers
 from fastjournal.errors import SpoolFailedError
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_reply
 from fastjournal.spool import DeadDirectory, Kind, Reason, SlotReader, Spool, spool_status, wake
@@ -196,7 +196,7 @@ REFUSALS = ["read-only", "busy", "auth-failed", "shutting-down"]
 
 
 def both(tmp_path: Path, *daemons: ScriptedDaemon, once: bool) -> ForwarderSettings:
-    servers = tuple(parse_address(daemon.address) for daemon in daemons)
+    servers = parse_servers(*(daemon.address for daemon in daemons))
     return ForwarderSettings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 

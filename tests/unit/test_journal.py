@@ -31,7 +31,7 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "buried_again": lambda journal, entry: journal.buried_again(entry, NOW),
     "kicked": lambda journal, entry: journal.kicked([entry], NOW),
     "leased": lambda journal, entry: journal.leases.leased([entry], 1000, NOW, touched=[entry]),
-    "lost": lambda journal, entry: journal.leases.lost(entry, NOW),
+    "lost": lambda journal, entry: journal.leases.lost(entry, NOW, delayed=True),
     "returned": lambda journal, entry: journal.leases.returned(entry, NOW, delayed=True),
     "failed": lambda journal, entry: journal.leases.failed(entry, NOW, delayed=True),
     "failed_before_removal": lambda journal, entry: journal.leases.failed_before_removal(

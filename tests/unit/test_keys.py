@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastjournal import Client, Spool, SyncClient, domain_of
 from fastjournal.client.core import calls
@@ -15,7 +17,17 @@ from fastjournal.client.core.calls import bury
 from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.client.core.worker_options import WorkerOptions, worker_options
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
+from fastjournal.keys import (
+    JournalKey,
+    build_journal_key,
+    parse_journal_key,
+    resource_uri,
+    shown_domain,
+    split_unique,
+    typed_domain,
+    unique_of,
+    unique_uri,
+)
 from fastjournal.numeric import check_integer
 
 
@@ -170,3 +182,98 @@ def test_spool_takes_the_domain_of_the_uri_where_none_is_named(tmp_path: Path) -
         for wrong in ({}, {"uri": "page 1"}):
             with pytest.raises(BadRequestError, match="domain"):
                 spool.append(**wrong)
+
+
+# --- unique values --------------------------------------------------------------------------------
+# The reserved URI ``unique:<domain>:<value>``.
+
+PARTS = st.binary(min_size=1, max_size=40)
+"""With many of the bytes that separate parts."""
+AMBIGUOUS = st.lists(st.sampled_from([b":", b"unique:", b"a", b"\xff", b"%3A"]), min_size=1).map(
+    b"".join
+)
+
+
+@given(domain=PARTS | AMBIGUOUS, value=PARTS | AMBIGUOUS)
+def test_unique_value_and_its_queue_are_read_back_from_the_reserved_uri(
+    domain: bytes, value: bytes
+) -> None:
+    if b":" in domain:
+        with pytest.raises(BadRequestError, match="holds ':'"):
+            unique_uri(domain, value)
+        return
+    uri = unique_uri(domain, value)
+    assert split_unique(uri) == (domain, value)
+    key = build_journal_key(domain, "id")
+    assert unique_of(key, uri) == value
+    assert unique_of(build_journal_key(domain + b"x", "id"), uri) is None, "of another queue"
+    assert calls.set_(key, uri=uri).request.second_key == uri
+    assert calls.enqueue(domain, unique=value).request.second_key == uri
+    with pytest.raises(BadRequestError, match="reserved"):
+        resource_uri(uri)
+
+
+@pytest.mark.parametrize("domain", ["", "a:b"])
+def test_unique_value_of_no_queue_is_refused(domain: str) -> None:
+    with pytest.raises(BadRequestError, match="is empty or holds ':'"):
+        unique_uri(domain, "7")
+
+
+def test_unique_value_has_room_beside_the_name_of_its_queue() -> None:
+    assert len(unique_uri("q", "v" * 4087)) == 4096
+    with pytest.raises(BadRequestError, match="not 1 to 4087"):
+        unique_uri("q", "v" * 4088)
+    with pytest.raises(BadRequestError, match="shorter name"):
+        unique_uri("q" * 4088, "v")
+
+
+@pytest.mark.parametrize(
+    ("key", "uri"),
+    [
+        ("mails:1:0:x", "unique:"),
+        ("mails:1:0:x", "unique:7"),
+        ("mails:1:0:x", "unique:mails:"),
+        ("mails:1:0:x", "unique::7"),
+        ("mails:1:0:x", b"unique:search:7"),
+        ("plain", "unique:plain:7"),
+        (None, "unique:mails:7"),
+    ],
+)
+def test_set_refuses_a_reserved_uri_that_is_not_of_its_queue(
+    key: str | None, uri: str | bytes
+) -> None:
+    queue = "<queue>" if key in ("plain", None) else "mails"
+    with pytest.raises(BadRequestError, match=f"reserved for jobs: unique:{queue}:<value>") as told:
+        calls.set_(key, uri=uri)
+    assert (told.value.code, told.value.hint) == (
+        "bad-key",
+        "enqueue(queue, unique=...) builds it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("domain", "shown"),
+    [
+        (b"example.org%3A8080", b"example.org:8080"),
+        (b"10.0.0.1%3A1", b"10.0.0.1:1"),
+        (b"example.org", b"example.org"),
+        (b"a%3Ab", b"a%3Ab"),
+        (b"%3A80", b"%3A80"),
+        (b"a%3A123456", b"a%3A123456"),
+        (b"a%3A1%3A2", b"a%3A1%3A2"),
+        (b"\xff%3A1", b"\xff%3A1"),
+        (b"a%3A1\n", b"a%3A1\n"),
+        (b"", b""),
+    ],
+)
+def test_domain_of_a_host_with_a_port_is_shown_as_people_write_it(
+    domain: bytes, shown: bytes
+) -> None:
+    assert shown_domain(domain) == shown
+    assert typed_domain(shown) == domain
+
+
+def test_domain_of_each_uri_with_a_port_is_shown_with_a_colon() -> None:
+    domain = domain_of("http://Bücher.example:8080/x").encode()
+    assert shown_domain(domain) == b"xn--bcher-kva.example:8080"
+    assert typed_domain(b"a:b:1") == b"a:b:1"

@@ -8,7 +8,7 @@ import pytest
 
 from fastjournal.limits import INSTANT_MAX, SCAN_LEASES_MAX, WORKERS_MAX
 from fastjournal.protocol import Reply, Request, decode_reply
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournald.engine.engine import Engine, Scan
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -104,6 +104,72 @@ def test_stats_lists_workers_that_lease_or_wait(s: Subject) -> None:
         ("peer of three", 1, 0, 0, "", 1),
         ("peer of two", 1, 1, SECOND, "a", 1),
     ]
+
+
+def test_stats_tell_for_which_domains_a_worker_waits(s: Subject) -> None:
+    for key in KEYS:
+        s.delete(key)
+    handle = s.target.engine.handle
+    for session, key, options in (
+        ("any", b"", None),
+        ("one", b"none", None),
+        ("some", b"", b'{"domains":["b","a\\u00e9"]}'),
+        ("prefix", b"", b'{"prefix":"no"}'),
+        ("long", b"", b'{"prefix":"nones"}'),
+    ):
+        asked = request(Function.NEXT, key, options, flags=Flag.LISTEN, kind=ValueType.STRING)
+        assert handle(session, asked, s.target.engine.now) is None
+    rows = s.stats(b"", flags=Flag.META)["workers"]
+    assert {row["name"].removeprefix("peer of "): row["waits_for"] for row in rows} == {
+        "any": [""],
+        "one": ["none"],
+        "some": ["a\u00e9", "b"],
+        "prefix": ["no:"],
+        "long": ["nones:"],
+    }
+    waiting = {name: s.stats(name)["next_waiting"] for name in (b"none", b"b", b"n", b"nonesuch")}
+    assert waiting == {b"none": 3, b"b": 2, b"n": 1, b"nonesuch": 3}
+    for session in ("any", "one", "some", "prefix", "long"):
+        end_session(s, session)
+    assert s.stats(b"none")["next_waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "taken"),
+    [
+        (b"a", None, {b"a"}),
+        (b"", None, {b"a", b"an", b"c", b"none"}),
+        (b"", b'{"domains":["a","c"]}', {b"a", b"c"}),
+        (b"", b'{"prefix":"a"}', {b"a", b"an"}),
+    ],
+)
+def test_busy_worker_is_counted_for_the_domains_that_its_last_next_asked_for(
+    s: Subject, key: bytes, options: bytes | None, taken: set[bytes]
+) -> None:
+    s.set(b"an:1:0:x")
+
+    def counted() -> set[bytes]:
+        return {name for name in (b"a", b"an", b"c", b"none") if s.stats(name)["workers_busy"] == 1}
+
+    assert counted() == set()
+    asked = request(Function.NEXT, key, options, timeout=LEASE, kind=ValueType.STRING)
+    token = s.ask(asked, "one").timeout
+    assert counted() == taken
+    explained = s.stats(b"an:1:0:x", flags=Flag.DATA | Flag.META)
+    assert explained["domain_workers_busy"] == (b"an" in taken)
+    assert explained["domain_next_waiting"] == 0
+    [row] = s.stats(b"", flags=Flag.META)["workers"]
+    assert bool(row["takes"])
+    # its leases go on, but it takes nothing more
+    end_session(s, "one")
+    assert counted() == set()
+    assert not s.delete(KEYS[0], token=token)
+    s.ask(asked, "two")
+    assert counted() == taken
+    s.later(2 * LEASE)
+    s.ask(request(Function.NOP))
+    assert counted() == set()
+    check(s)
 
 
 def wait(s: Subject, session: str, number: int = 1) -> None:

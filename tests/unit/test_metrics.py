@@ -22,19 +22,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from fastjournal import _native
 from fastjournal.build_info import build_info
 from fastjournal.disk import DiskSpace
 from fastjournal.errors import ConfigError
 from fastjournal.http_server import HttpResponse
-from fastjournal.limits import METRICS_DOMAINS_MAX, REPLACED_PAIRS_MAX
-from fastjournal.protocol import Flag, Function, Request
+from fastjournal.limits import COUNTED_DOMAINS_MAX, METRICS_DOMAINS_MAX, REPLACED_PAIRS_MAX
+from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournald.config.load import load_config
-from fastjournald.engine.context import UNKNOWN
+from fastjournald.engine.context import UNKNOWN, Settings
+from fastjournald.engine.handlers.stats import about_domain
+from fastjournald.engine.invariants import check_store
 from fastjournald.histogram import Histogram
-from fastjournald.observability.metrics import Metrics, histogram
+from fastjournald.observability.metrics import Metrics, histogram, remote_metrics
 from fastjournald.observability.page_text import shown
 from tests.functions import NO_FUNCTIONS
 from tests.observed_daemon import START, ObservedDaemon
+from tests.property.logged_engine import LoggedEngine
+from tests.property.subject import request as ask
+from tests.unit.test_checkpoints import RemoteServer
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
 SECOND = 1_000_000
@@ -125,15 +131,18 @@ def test_jobs_replaced_from_another_domain_are_counted_by_pair(s: Subject) -> No
 def test_functions_without_a_name_share_one_series(s: Subject) -> None:
     for function in NO_FUNCTIONS:
         assert s.ask(function) == "unknown-function"
-    assert s.ask(Function.SNAPSHOT) == "unknown-function"
+    for function in (Function.SNAPSHOT, Function.REMOTE):
+        assert s.ask(function) == "unknown-function"
     figures = s.figures()
     asked = len(NO_FUNCTIONS)
     assert figures["fastjournal_requests_total{unknown}"] == asked
     assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == asked
     assert figures["fastjournal_requests_total{snapshot}"] == 1
+    assert figures["fastjournal_requests_total{remote}"] == 1
     assert set(s.engine.counters.errors) == {
         (UNKNOWN, "unknown-function"),
         (Function.SNAPSHOT, "unknown-function"),
+        (Function.REMOTE, "unknown-function"),
     }
 
 
@@ -171,6 +180,10 @@ def test_paused_domains_are_counted(s: Subject) -> None:
     assert s.figures()["fastjournal_paused_domains"] == 0
     assert s.ask(Function.PAUSE, b"a", ttl=SECOND) == ""
     assert s.figures()["fastjournal_paused_domains"] == 1
+    assert s.figures()["fastjournal_all_paused"] == 0
+    assert s.ask(Function.PAUSE, ttl=SECOND) == ""
+    assert s.figures()["fastjournal_paused_domains"] == 1
+    assert s.figures()["fastjournal_all_paused"] == 1
 
 
 def test_plain_entry_that_is_worked_on_counts_once(s: Subject) -> None:
@@ -321,7 +334,8 @@ def test_rest_is_there(s: Subject) -> None:
     assert figures["process_cpu_seconds_total"] > 0
     assert figures["process_open_fds"] > 2
     [build] = [name for name in figures if name.startswith("fastjournal_build_info")]
-    assert f"{{{build_info().commit},{python_version()},{version('fastjournal')}}}" in build
+    labels = (build_info().commit, _native.status, python_version(), version("fastjournal"))
+    assert f"{{{','.join(labels)}}}" in build
     assert figures[build] == 1
 
 
@@ -430,8 +444,11 @@ def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s.server.runtime.counters.disk_space = DiskSpace(1, 1)
     s.engine.counters.count_replaced(b"a", b"b")
     families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
+    remote = RemoteServer().server.runtime
+    assert remote.remote is not None
+    remote.remote.requests["create", "ok"] += 1
     served = set()
-    for family in families:
+    for family in (*families, *remote_metrics(remote)):
         labels = {name for sample in family.samples for name in sample.labels} - {"le"}
         suffix = "_total" if family.type == "counter" else ""
         served.add((family.name + suffix, family.type, frozenset(labels)))
@@ -452,12 +469,20 @@ def test_loopback_address_is_taken(address: str) -> None:
     assert load_config(None, {"cmdlog_path": "/log", "http": address}).http == address
 
 
-@pytest.mark.parametrize(
-    "address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "localhost", "localhost:-1", "local host:1"]
-)
-def test_address_beyond_this_machine_is_refused_before_anything_is_bound(address: str) -> None:
-    with pytest.raises(ConfigError, match="--http"):
-        load_config(None, {"cmdlog_path": "/log", "http": address})
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host.example:1"])
+def test_http_address_beyond_this_machine_is_taken_only_where_that_is_meant(address: str) -> None:
+    given = {"cmdlog_path": "/log", "http": address}
+    with pytest.raises(ConfigError, match=r"--http .*--insecure"):
+        load_config(None, given)
+    tls = {"tls_cert": "/cert", "tls_key": "/key"}
+    for allowing in ({"insecure": True}, {"auth_tokens": "/tokens"}, tls):
+        assert load_config(None, given | allowing).http == address
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:-1", "unix:/socket", ":1", "h:65536"])
+def test_http_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"--http .*not HOST:PORT"):
+        load_config(None, {"cmdlog_path": "/log", "http": address, "insecure": True})
 
 
 @pytest.mark.parametrize(
@@ -533,3 +558,141 @@ def test_health_is_lost_with_the_log(
 def test_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
     assert s.page("/readyz") == HttpResponse(s.page("/readyz").status, b"starting\n")
     assert s.page("/readyz").status == 503
+
+
+def fail_jobs(s: Subject, domain: bytes, number: int) -> None:
+    """Let jobs of a domain fail, each once."""
+    for at in range(number):
+        s.set(b"%s:1:0:%d" % (domain, at))
+        s.clock.instant_us += SECOND
+        assert s.ask(Function.NEXT, domain) == ""
+        entry = s.engine.store.find(b"%s:1:0:%d" % (domain, at))
+        assert entry is not None
+        flags = int(Flag.WORKED_ON | Flag.TIMEOUT)
+        request = Request(
+            Function.RELEASE, 1, flags, s.clock.instant_us, entry.key, None, ValueType.STRING,
+            b"SMTP 550", timeout=entry.token, ttl=3600 * SECOND,
+        )  # fmt: skip
+        data = s.engine.handle("session", request, s.clock.instant_us)
+        assert isinstance(data, bytes)
+        assert decode_reply(data).error == ""
+
+
+def outcomes(figures: dict[str, float], domain: str = "") -> list[float]:
+    """Return completed, failed, lost and buried jobs, and deliveries: of a domain, or of all."""
+    infix, label = ("domain_", f"{{{domain}}}") if domain else ("", "")
+    names = ("jobs_completed", "attempts_failed", "leases_lost", "jobs_buried")
+    found = [figures[f"fastjournal_{infix}{name}_total{label}"] for name in names]
+    return [*found, figures[f"fastjournal_{infix}job_waited_seconds_count{label}"]]
+
+
+@pytest.mark.parametrize("persist", [0, int(Flag.PERSIST)])
+def test_what_became_of_jobs_is_counted_by_domain(s: Subject, persist: int) -> None:
+    leased = int(Flag.WORKED_ON | Flag.TIMEOUT)
+    for key in (b"a:1:0:done", b"a:2:0:lost", b"a:3:0:bad", b"b:1:0:popped", b"c:1:0:gone"):
+        s.set(key, persist)
+    s.clock.instant_us += 3 * SECOND
+    for name in (b"a", b"a", b"a"):
+        assert s.ask(Function.NEXT, name, timeout=9 * SECOND) == ""
+    assert s.ask(Function.NEXT, b"b", int(Flag.OVERWRITE)) == ""
+    s.clock.instant_us += 2 * SECOND
+    done, bad = (s.engine.store.find(key) for key in (b"a:1:0:done", b"a:3:0:bad"))
+    assert done is not None
+    assert bad is not None
+    assert s.ask(Function.DELETE, done.key, leased, timeout=done.token) == ""
+    assert s.ask(Function.BURY, bad.key, leased, timeout=bad.token) == ""
+    assert s.ask(Function.DELETE, b"c:1:0:gone") == "", "deleted, but not completed"
+    s.clock.instant_us += 60 * SECOND
+    s.engine.advance(s.clock.instant_us)
+    figures = s.figures()
+    assert outcomes(figures, "a") == [1, 0, 1, 1, 3]
+    assert outcomes(figures, "b") == [1, 0, 0, 0, 1]
+    assert outcomes(figures) == [2, 0, 1, 1, 4]
+    assert figures["fastjournal_domain_job_waited_seconds_sum{a}"] == 9
+    assert figures["fastjournal_domain_job_run_seconds_sum{a}"] == 2
+    assert figures["fastjournal_job_run_seconds_count"] == 1, "a popped job has no known run"
+    assert not any("{c}" in name and "_total" in name for name in figures)
+
+
+def test_jobs_completed_together_are_counted_each(s: Subject) -> None:
+    token = None
+    for at in range(6):
+        s.set(b"%s:1:0:%d" % (b"ab"[at % 2 :][:1], at), int(Flag.PERSIST))
+    s.clock.instant_us += SECOND
+    request = Request(Function.NEXT, 1, 0, s.clock.instant_us, b"", count=6)
+    data = s.engine.handle("session", request, s.clock.instant_us)
+    assert isinstance(data, bytes)
+    reply = decode_reply(data)
+    token, keys = reply.timeout, [pair.key for pair in reply.pairs or ()]
+    s.clock.instant_us += 4 * SECOND
+    now = s.clock.instant_us
+    flags = int(Flag.WORKED_ON)
+    requests = [Request(Function.DELETE, 1, flags, now, key, timeout=token) for key in keys]
+    assert len(s.engine.handle_bulk("session", requests, now)) == 6
+    figures = s.figures()
+    for domain in "ab":
+        assert outcomes(figures, domain) == [3, 0, 0, 0, 3]
+        assert figures[f"fastjournal_domain_job_waited_seconds_sum{{{domain}}}"] == 3
+        assert figures[f"fastjournal_domain_job_run_seconds_sum{{{domain}}}"] == 12
+    below = {
+        float(name.split("{")[1].split(",")[1].rstrip("}")): value
+        for name, value in figures.items()
+        if name.startswith("fastjournal_domain_job_run_seconds_bucket{a,")
+    }
+    assert {bound: value for bound, value in below.items() if bound < 4} == {
+        bound: 0 for bound in below if bound < 4
+    }
+    assert below[4.194304] == 3
+
+
+def test_fifty_jobs_that_fail_are_seen_though_none_is_due(s: Subject) -> None:
+    fail_jobs(s, b"mails", 50)
+    figures = s.figures()
+    assert outcomes(figures, "mails") == [0, 50, 0, 0, 50]
+    assert figures["fastjournal_oldest_due_seconds"] == 0
+    assert figures["fastjournal_domain_oldest_waiting_seconds{mails}"] == 50
+    assert figures["fastjournal_oldest_waiting_seconds"] == 50
+
+
+def test_domain_that_fails_is_counted_apart_among_very_many(s: Subject) -> None:
+    fail_jobs(s, b"mails", 3)
+    for number in range(COUNTED_DOMAINS_MAX + 10):
+        name = b"host%d" % number
+        s.set(name + b":1:0:x")
+        assert s.ask(Function.NEXT, name, int(Flag.OVERWRITE)) == ""
+    assert len(s.engine.store.scheduler.job_counts.by_domain) <= COUNTED_DOMAINS_MAX
+    fail_jobs(s, b"late", 2)
+    figures = s.figures()
+    assert outcomes(figures, "mails") == [0, 3, 0, 0, 3]
+    # its first delivery came before its first failure, and is in the sum
+    assert outcomes(figures, "late") == [0, 2, 0, 0, 1]
+    assert outcomes(figures) == [COUNTED_DOMAINS_MAX + 10, 5, 0, 0, COUNTED_DOMAINS_MAX + 15]
+    # a host that gave its counts up begins again
+    s.set(b"host0:1:0:x")
+    assert s.ask(Function.NEXT, b"host0", int(Flag.OVERWRITE)) == ""
+    assert s.engine.store.scheduler.job_counts.by_domain[b"host0"].completed == 1
+    check_store(s.engine.store, s.clock.instant_us)
+
+
+def test_waiting_jobs_keep_their_age_over_a_restart() -> None:
+    logged = LoggedEngine(1, Settings())
+    key = b"mails:1:0:fine"
+    assert logged.ask(ask(Function.SET, key, b"v", flags=Flag.PERSIST, at=logged.now))
+    for _ in range(2):
+        logged.now += 10 * SECOND
+        reply = logged.ask(ask(Function.NEXT, b"mails", timeout=SECOND, at=logged.now))
+        assert reply is not None
+        fields = {"flags": Flag.WORKED_ON, "timeout": reply.timeout, "ttl": SECOND}
+        failed = ask(
+            Function.RELEASE, key, b"SMTP 550", kind=ValueType.STRING, at=logged.now, **fields
+        )
+        assert logged.ask(failed) is not None
+    before = about_domain(logged.engine.context, b"mails", logged.now)
+    assert (before["attempts_failed"], before["oldest_waiting_us"]) == (2, 20 * SECOND)
+    logged.restart()
+    logged.now += 5 * SECOND
+    logged.engine.advance(logged.now)
+    after = about_domain(logged.engine.context, b"mails", logged.now)
+    assert (after["attempts_failed"], after["oldest_waiting_us"]) == (0, 25 * SECOND)
+    assert after["oldest_due_us"] == 4 * SECOND
+    check_store(logged.engine.store, logged.now)

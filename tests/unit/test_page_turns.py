@@ -58,7 +58,9 @@ def subject() -> ObservedDaemon:
     return daemon
 
 
-@pytest.mark.parametrize("path", ["/", "/domains", "/domains?q=host1", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/", "/domains", "/domains?q=host1", "/workers", "/failing", "/metrics"]
+)
 def test_page_of_ten_thousand_domains_takes_short_turns(subject: ObservedDaemon, path: str) -> None:
     name, _, query = path.partition("?q=")
     # the quietest of several: other programs share the processor's caches
@@ -71,6 +73,9 @@ def test_page_of_ten_thousand_domains_takes_short_turns(subject: ObservedDaemon,
 
 HOSTILE_TEXT = bytes(3900)
 """A NUL is escaped as four characters, one call of a function each."""
+
+HOSTILE_GROUP = bytes(120)
+"""Group of such an error."""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,9 @@ def hostile() -> ObservedDaemon:
         ("/domain", {b"name": b"1" + HOSTILE_TEXT}),
         ("/entry", {b"key": b"1%s:1:0:1" % HOSTILE_TEXT}),
         ("/entry", {b"key": b"1\0"}),
+        ("/failing", {}),
+        ("/failing", {b"error": HOSTILE_GROUP}),
+        ("/act", {b"do": b"purge", b"domain": b"1" + HOSTILE_TEXT}),
         ("/metrics", {}),
     ],
 )

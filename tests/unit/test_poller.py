@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import math
 import os
+import select
 import socket
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +19,11 @@ import trio.testing
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.poller import ROUNDS_A_TURN
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
 from tests.unit.test_session_limits import NOP, ended, set_
+
+pytestmark = pytest.mark.usefixtures("native")
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +68,69 @@ async def test_poller_commits_once_for_the_requests_of_all_clients(
         assert bulks == [len(peers)]
         for peer in peers:
             await trio.aclose_forcefully(peer.stream)
+
+
+async def test_poller_takes_rounds_in_one_turn_where_no_task_has_anything_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most 16, each with a turn of the budget: then others may run."""
+    requests, taken = 100, list[int]()
+
+    class Turns(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            taken.append(0)
+
+    async with ServerFixture().open() as fixture:
+        peer = connect_pair(fixture)
+        await peer.ask(NOP)
+        poller, budget = fixture.server.connections.poller, fixture.server.runtime.turns
+        begun = counted(monkeypatch, budget, "begin_turn")
+        take_round = poller._take_round
+
+        def noted(*given: Any) -> None:
+            taken[-1] += 1
+            take_round(*given)
+
+        monkeypatch.setattr(poller, "_take_round", noted)
+        with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
+            sent = list[None]()
+
+            def send() -> None:
+                if len(sent) < requests:
+                    plain.send(encode_request(NOP))
+                    sent.append(None)
+
+            def answer_at_once(*given: Any) -> Any:
+                """The client has its reply, and sends the next request."""
+                send()
+                return select.select(*given)
+
+            monkeypatch.setattr(
+                "fastjournald.net.poller.select",
+                SimpleNamespace(**vars(select) | {"select": answer_at_once}),
+            )
+            trio.lowlevel.add_instrument(turns := Turns())
+            for number in range(requests):
+                if len(sent) == number:
+                    send()
+                assert (await peer.reply()) is not None
+            trio.lowlevel.remove_instrument(turns)
+        assert sum(taken) >= requests
+        assert 1 < max(taken) <= ROUNDS_A_TURN
+        assert len(begun) >= requests
+        await trio.aclose_forcefully(peer.stream)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[None]:
+    """Return a list that grows with each call of a method."""
+    calls, method = list[None](), getattr(owner, name)
+
+    def note(*given: Any) -> Any:
+        calls.append(None)
+        return method(*given)
+
+    monkeypatch.setattr(owner, name, note)
+    return calls
 
 
 class LostSocket(socket.socket):

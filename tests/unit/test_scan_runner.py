@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +21,13 @@ from fastjournal.limits import (
     GONE_KEYS_MAX,
     KEY_BYTES_MAX,
     RELIEVED_KEYS,
+    SCAN_SHARED_PAGE_WORK,
     TURN_WORK,
 )
-from fastjournal.protocol import Function
+from fastjournal.protocol import Function, Query, Request, ValueType, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournald.admission.turn_budget import Share, TurnBudget
-from fastjournald.engine.engine import Engine, Settings
+from fastjournald.engine.engine import Engine, Scan, Settings
 from fastjournald.engine.handlers.scan.page import (
     DOMAINS,
     EXPRESSION,
@@ -158,6 +161,60 @@ async def test_sorted_runs_become_few_keys_beside_a_stream_without_an_idle_momen
 
 def stays() -> bool:
     return False
+
+
+@pytest.mark.parametrize("others", [0, 50])
+@pytest.mark.parametrize("key", [b"", b"[08]$"], ids=["range", "expression"])
+async def test_page_of_a_scan_ends_by_work_beside_others(key: bytes, others: int) -> None:
+    """Without a count it is whole where nobody else works; each key comes once in any case."""
+    engine, _ = indexed()
+    keys = [b"%08x" % number for number in range(NUMBER)]
+    for at in keys:
+        engine.handle("writer", Request(Function.SET, key=at, value_type=ValueType.BUFFER), 1)
+    turns: Any = TurnBudget(engine.store)
+    clock = SimpleNamespace(now_us=lambda: 1)
+    runtime: Any = SimpleNamespace(
+        engine=engine,
+        counters=Counters(),
+        turns=turns,
+        clock=clock,
+        after_requests=lambda _: None,
+        release_undelivered=lambda _: None,
+    )
+    waits: Any = None
+    runner = ScanRunner(runtime, waits, waits)
+
+    async def work_meanwhile() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            engine.store.work += others
+
+    query = Query.REGEX if key else Query.RANGE
+    request = Request(
+        Function.GET, key=key, second_key=None if key else b"", flags=query << QUERY_SHIFT
+    )
+    pages, works = [], []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work_meanwhile)
+        while True:
+            scan = engine.handle("reader", request, 1)
+            assert isinstance(scan, Scan)
+            share = Share()
+            assert turns.admits(share)
+            began = share.virtual
+            reply = decode_reply(await runner.run(scan, bool, bool, share))
+            works.append(share.virtual - began)
+            pages.append([pair.key for pair in reply.pairs or ()])
+            if reply.cursor is None:
+                break
+            flags = Query.CURSOR << QUERY_SHIFT
+            request = Request(Function.GET, key=reply.cursor, flags=flags)
+        nursery.cancel_scope.cancel()
+    assert list(chain.from_iterable(pages)) == keys[:: 8 if key else 1]
+    if others:
+        assert max(works) < 2 * SCAN_SHARED_PAGE_WORK
+    else:
+        assert len(pages) == 1
 
 
 async def test_scan_queue_keeps_no_place_for_a_scan_that_was_cancelled() -> None:

@@ -65,6 +65,21 @@ def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
     assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
 
 
+@pytest.mark.parametrize("flags", [0, Flag.PERSIST])
+@pytest.mark.parametrize("completed_at", [START - 9 * SECOND, START + 20, START + 99 * SECOND])
+def test_tombstone_of_a_completion_has_the_timestamp_of_the_entry(
+    s: Subject, completed_at: int, flags: int
+) -> None:
+    again = Flag.OVERWRITE | Flag.WORKED_ON | flags
+    s.set(JOB, at=START, flags=again)
+    token = s.lease()
+    assert s.set(JOB, b"asked for meanwhile", at=START + 10, flags=again) == "worked-on"
+    assert s.delete(JOB, token=token, at=completed_at, flags=flags) == ""
+    assert s.set(JOB, at=START, flags=again) == "stale"
+    assert s.set(JOB, b"asked for meanwhile", at=START + 10, flags=again) == ""
+    assert s.value(JOB) == b"asked for meanwhile"
+
+
 def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
     s = Subject(EngineSubject(Rules()))
     s.set(JOB, at=START, flags=Flag.PERSIST)

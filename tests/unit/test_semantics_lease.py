@@ -6,6 +6,7 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournald.engine.context import Settings
+from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
@@ -38,7 +39,70 @@ def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -
         s.later(2 * SECOND)
         meta = s.meta(JOB)
         assert (meta.attempts, meta.worked_on_until_us, meta.timestamp_us) == (attempts, 0, START)
-    assert s.jobs(count=2) == [JOB, OTHER]
+    assert s.jobs(count=2) == [OTHER]
+    # the second lost lease delays it
+    s.later(2 * SECOND)
+    assert s.jobs(count=2) == [JOB]
+
+
+def lose(s: Subject, domain: bytes = b"a") -> int:
+    """Lease a job for a second and lose that lease; return its end."""
+    token = s.lease(domain, timeout=SECOND)
+    s.now = token
+    return token
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_lost_lease_backs_off_from_the_second_on_also_over_restarts(
+    s: Subject, restarts: bool
+) -> None:
+    s = s.under(retry_delay_us=SECOND, retry_delay_us_max=5 * SECOND)
+    s.set(JOB, flags=Flag.PERSIST)
+    for delay in (0, 2 * SECOND, 4 * SECOND, 5 * SECOND, 5 * SECOND):
+        due = lose(s) + delay
+        s.stats()
+        if restarts:
+            restart(s)
+        if delay:
+            assert s.next(b"a").timeout == due
+            s.now = due - 1
+            assert s.jobs(b"a") == []
+            s.later(1)
+
+
+def test_lost_lease_after_a_reported_failure_is_the_second_attempt(s: Subject) -> None:
+    s.set(JOB)
+    assert fail(s, JOB, s.lease(), ttl=0) == ""
+    due = lose(s) + 2 * SECOND
+    assert s.next().timeout == due
+
+
+def test_leases_lost_in_a_row_bury_an_entry_after_three_weeks_by_default(s: Subject) -> None:
+    default = Settings()
+    s = s.under(
+        attempts_max=default.attempts_max,
+        retry_delay_us=default.retry_delay_us,
+        retry_delay_us_max=default.retry_delay_us_max,
+    )
+    s.set(JOB)
+    for _ in range(24):
+        lose(s)
+        s.now = s.next(count=0).timeout or s.now
+    assert 15 < (s.now - START) / (86400 * SECOND) < 25
+    lose(s)
+    assert (known(s)["state"], known(s)["attempts"]) == ("buried", 25)
+
+
+def test_lost_leases_of_plain_data_or_without_a_retry_delay_do_not_back_off(s: Subject) -> None:
+    for delay, key in ((SECOND, b"plain"), (0, JOB)):
+        s = s.under(retry_delay_us=delay)
+        s.set(key)
+        for _ in range(3):
+            token = s.get(key, timeout=SECOND).timeout
+            assert token is not None
+            s.now = token
+        assert s.meta(key).not_before_us == 0
+    assert s.jobs() == [JOB]
 
 
 def test_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
@@ -141,6 +205,22 @@ def test_entry_that_failed_25_times_is_buried_by_default(s: Subject) -> None:
     assert known(s)["state"] == "buried"
 
 
+def test_entry_of_a_log_with_many_attempts_keeps_them_until_it_fails_again() -> None:
+    s = Subject(EngineSubject(Rules(attempts_max=0, retry_delay_us=0)))
+    s.set(JOB, flags=Flag.PERSIST)
+    for _ in range(40):
+        fail(s, JOB, s.lease(), b"no", ttl=0)
+    assert isinstance(s.target, EngineSubject)
+    s.target.settings = Settings(retry_delay_us=0)
+    assert s.target.settings.attempts_max == 25
+    restart(s)
+    assert (known(s)["state"], known(s)["attempts"]) == ("ready", 40)
+    assert s.release(JOB, s.lease()) == ""
+    assert (known(s)["state"], known(s)["attempts"]) == ("ready", 40)
+    fail(s, JOB, s.lease(), b"no", ttl=0)
+    assert known(s)["state"] == "buried"
+
+
 def test_max_attempts_buries_with_the_error_as_reason(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
@@ -165,6 +245,33 @@ def test_lease_with_a_bound_buries_at_a_failed_attempt(s: Subject) -> None:
     assert [known(s)[name] for name in ("state", "buried_reason", "attempts", "last_error")] == [
         *("buried", "two", 2, "two")
     ]
+
+
+@pytest.mark.parametrize(
+    ("of_lease", "of_failure", "buried_at"), [(0, 2, 2), (2, 3, 2), (3, 1, 1), (0, 0, None)]
+)
+def test_failure_with_a_bound_buries_and_counts_as_failed(
+    s: Subject, of_lease: int, of_failure: int, buried_at: int | None
+) -> None:
+    """The smaller one of the bounds of the failure and of the lease."""
+    s.set(JOB)
+    for attempt in range(1, 4):
+        how = {"ttl": 0, "count": of_failure}
+        assert not fail(s, JOB, s.lease(**bounded(of_lease)), b"no", **how)
+        facts = known(s)
+        assert facts["attempts"] == attempt
+        assert (facts["state"] == "buried") == (attempt == buried_at)
+        if attempt == buried_at:
+            assert facts["buried_reason"] == facts["last_error"] == "no"
+            return
+    assert buried_at is None
+
+
+def test_bound_without_a_failure_is_ignored(s: Subject) -> None:
+    s.set(JOB)
+    how = {"timeout": s.lease(), "flags": Flag.WORKED_ON, "count": 1}
+    assert not s.ask(request(Function.RELEASE, JOB, **how)).code
+    assert (known(s)["state"], known(s)["attempts"]) == ("ready", 0)
 
 
 BAD_OPTIONS = (

@@ -115,6 +115,33 @@ def test_limit_attempts_buries(s: Subject) -> None:
     assert s.stats(OTHER, flags=Flag.DATA)["state"] == "ready"
 
 
+def test_limit_attempts_minus_1_buries_never_also_after_a_restart(s: Subject) -> None:
+    s = s.under(attempts_max=1, retry_delay_us=0)
+    s.set(JOB, flags=Flag.PERSIST)
+    assert limit(s, attempts=-1) == ""
+    for restarts in (False, True):
+        if restarts:
+            s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
+        s.now = s.lease(b"a", timeout=SECOND)
+        assert s.stats(JOB, flags=Flag.DATA)["state"] == "ready"
+    # the bound of a lease holds beside it
+    bound = {"value": b'{"attempts":3}', "kind": ValueType.STRING}
+    s.now = s.lease(b"a", timeout=SECOND, **bound)
+    assert s.stats(JOB, flags=Flag.DATA)["state"] == "buried"
+    assert limit(s, attempts=-2) == "bad-value"
+    assert limit(s, jobs=-1) == "bad-value"
+
+
+@pytest.mark.warm_only
+def test_stats_show_no_bound_where_limit_attempts_is_minus_1() -> None:
+    s = Subject(EngineSubject(Rules(attempts_max=7)))
+    assert s.stats(b"a")["attempts_max"] == 7
+    limit(s, attempts=-1)
+    assert s.stats(b"a")["attempts_max"] == 0
+    limit(s, attempts=0)
+    assert s.stats(b"a")["attempts_max"] == 7
+
+
 # --- the value -----------------------------------------------------------------------------------
 
 
@@ -240,3 +267,88 @@ def test_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
     assert not s.meta(b"p").state & State.PAUSED
     s.pause(b"a", 0)
     assert not s.meta(JOB).state & State.PAUSED
+
+
+# --- PAUSE of everything --------------------------------------------------------------------------
+
+
+def test_pause_of_everything_holds_for_domains_to_come_and_ends_at_its_instant(s: Subject) -> None:
+    s.set(JOB)
+    assert s.pause(b"", SECOND) == ""
+    s.set(b"new:1:0:x")
+    s.now = START + SECOND - 1
+    for domain in (b"", b"a", b"new"):
+        assert s.jobs(domain) == []
+        assert s.next(domain).timeout == START + SECOND
+    s.later(1)
+    assert s.jobs(count=2) == [JOB, b"new:1:0:x"]
+
+
+def test_pause_of_everything_and_those_of_domains_are_independent(s: Subject) -> None:
+    s.set(JOB)
+    s.set(b"b:1:0:x")
+    s.pause(b"a", 10 * SECOND)
+    s.pause(b"", 10 * SECOND)
+    assert s.pause(b"a", 0) == ""
+    assert s.jobs(b"a") == []
+    s.pause(b"b", 10 * SECOND)
+    assert s.pause(b"", 0) == ""
+    assert s.jobs(count=9) == [JOB]
+    s.later(10 * SECOND)
+    assert s.jobs(count=9) == [b"b:1:0:x"]
+
+
+def test_waiting_requests_are_served_when_everything_is_resumed_or_its_pause_ends(
+    s: Subject,
+) -> None:
+    for ttl in (10 * SECOND, SECOND):
+        s.pause(b"", ttl)
+        s.listen(session="any")
+        s.listen(b"b", session="named")
+        s.listen(session="list", value=b'{"domains":["c","d"]}', kind=ValueType.STRING)
+        for domain in (b"a", b"b", b"c"):
+            s.set(domain + b":1:%d:x" % ttl)
+        assert s.serve() == []
+        if ttl == SECOND:
+            s.later(ttl)
+        else:
+            s.pause(b"", 0)
+        served = s.serve()
+        assert [session for session, _ in served] == ["any", "named", "list"]
+        assert all(reply.pairs for _, reply in served)
+
+
+def test_peek_of_a_named_domain_shows_its_jobs_while_everything_is_paused(s: Subject) -> None:
+    s.set(JOB)
+    s.pause(b"", SECOND)
+    peek = request(Function.PEEK, b"a")
+    assert [pair.key for pair in s.ask(peek).pairs or ()] == [JOB]
+    for fields in ({}, {"value": b'{"domains":["a"]}', "kind": ValueType.STRING}):
+        reply = s.ask(request(Function.PEEK, **fields))
+        assert (reply.pairs, reply.timeout) == ([], START + SECOND)
+
+
+def test_pause_of_everything_leaves_leases_and_their_completion_alone(s: Subject) -> None:
+    s.set(JOB)
+    s.set(b"a:1:0:y")
+    token = s.next().timeout
+    assert token is not None
+    s.pause(b"", 10 * SECOND)
+    assert s.get(b"a:1:0:y", timeout=SECOND).code == ""
+    assert s.delete(JOB, timeout=token, flags=Flag.WORKED_ON) == ""
+
+
+@pytest.mark.warm_only
+def test_pause_of_everything_lasts_over_a_restart_and_is_no_domain(s: Subject) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    s.pause(b"", 2**64 - 1)
+    s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
+    assert s.jobs() == []
+    assert s.stats()["paused_until"] == s.stats(b"a")["daemon_paused_until"] == 2**64 - 1
+    assert s.stats(b"a")["paused_until"] == 0
+    listed = s.ask(request(Function.DOMAINS)).pairs or []
+    assert [pair.key for pair in listed] == [b"a"]
+    s.pause(b"", 0)
+    s.target.restart(s.now) if isinstance(s.target, EngineSubject) else s.target.restart()
+    assert s.stats()["paused_until"] == 0
+    assert s.jobs() == [JOB]

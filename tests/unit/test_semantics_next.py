@@ -393,3 +393,54 @@ def test_many_waiting_prefixes_are_each_served_by_their_own_domain(s: Subject) -
     while more := s.serve():
         served |= {session: reply.pairs[0].key for session, reply in more if reply.pairs}
     assert served == {number: b"p%03d/x:1:0:x" % number for number in range(200)}
+
+
+SELECTS = pytest.mark.parametrize(
+    "options", [LIST, ORDERED, PREFIX], ids=["list", "order", "prefix"]
+)
+
+
+@SELECTS
+def test_cancel_ends_a_wait_for_several_domains(s: Subject, options: dict[str, object]) -> None:
+    s.listen(identifier=3, **options)
+    assert cancel(s, 3).code == ""
+    assert answered(s) == [("one", 3, "", False)]
+    fill(s, b"a", b"crawl/a")
+    assert answered(s) == [], "no domain has it waiting any more"
+    assert len(s.jobs(**options)) == 1
+
+
+def limit(s: Subject, domain: bytes, value: bytes) -> None:
+    assert s.ask(request(Function.LIMIT, domain, **of_value(value))).code == ""
+
+
+@SELECTS
+def test_several_domains_keep_to_their_limits_and_a_wait_goes_on_when_they_allow_more(
+    s: Subject, options: dict[str, object]
+) -> None:
+    fill(s, b"b", b"crawl/b")
+    fill(s, b"a", b"crawl/a")
+    for domain in (b"b", b"crawl/b"):
+        limit(s, domain, b'{"jobs":1}')
+    for domain in (b"a", b"crawl/a"):
+        limit(s, domain, b'{"interval_us":%d}' % SECOND)
+    taken = s.jobs(count=9, timeout=10 * SECOND, **options)
+    assert len(taken) == 2, "one of each"
+    assert s.next(**options).timeout == START + SECOND, "the interval of one of them"
+    s.listen(session="waits", **options)
+    assert s.serve() == []
+    s.later(SECOND)
+    ((_, reply),) = s.serve()
+    assert [pair.key.partition(b":")[0] for pair in reply.pairs or ()] in ([b"a"], [b"crawl/a"])
+
+
+@SELECTS
+def test_several_domains_end_a_batch_where_the_default_lease_differs(
+    s: Subject, options: dict[str, object]
+) -> None:
+    fill(s, b"a", b"b", b"crawl/a", b"crawl/b")
+    for domain in (b"a", b"crawl/a"):
+        limit(s, domain, b'{"lease_us":%d}' % SECOND)
+    first = s.jobs(count=9, **options)
+    assert 0 < len(first) < 6
+    assert len({key.partition(b":")[0] for key in first}) == 1

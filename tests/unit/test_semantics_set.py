@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fastjournal.protocol.constants import Flag, State, ValueType
@@ -223,6 +225,24 @@ def test_reply_has_the_number_of_replaced_entries(s: Subject) -> None:
     s.lease()
     assert replaced(OTHER, START + 4, URI) is None
     assert replaced(OTHER, START + 5, None, Flag.OVERWRITE) == 1
+
+
+def test_reply_names_the_replaced_job_of_another_domain(s: Subject) -> None:
+    def given_up(key: bytes, at: int, **fields: Any) -> tuple[int | None, list[bytes]]:
+        reply = s.ask(request(Function.SET, key, b"v", at=at, uri=URI, **fields))
+        assert reply.error == ""
+        return reply.ttl, [pair.key for pair in reply.pairs or ()]
+
+    assert given_up(JOB, START) == (None, [])
+    assert given_up(OTHER, START + 1) == (1, []), "of the same domain"
+    assert given_up(b"b:1:0:x", START + 2) == (1, [OTHER])
+    assert given_up(b"b:1:0:x", START + 2) == (0, []), "a repeat"
+    s.set(JOB, at=START + 3)
+    assert given_up(JOB, START + 4, flags=Flag.OVERWRITE) == (2, [b"b:1:0:x"])
+    assert given_up(b"plain", START + 5) == (1, [])
+    assert given_up(b"b:1:0:x", START + 6) == (1, [])
+    s.lease(b"b")
+    assert given_up(b"c:1:0:x", START + 7) == (None, []), "a leased job stays"
 
 
 # --- URI: no duplicates ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.client import EntryExplanation
+from fastjournal.limits import KEY_BYTES_MAX, TAKEN_URI_BYTES, TAKEN_URIS_BYTES_MAX
 from fastjournal.protocol import Reply, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.functions import Right
@@ -175,7 +176,8 @@ def test_nop_with_meta_tells_the_limits_of_the_daemon(s: Subject) -> None:
     assert reply.pairs is not None
     (pair,) = reply.pairs
     assert (pair.key, pair.value_type, pair.meta) == (b"", ValueType.STRING, None)
-    assert json.loads(pair.value) == {"value_bytes_max": 1_000_000}
+    limits = {"value_bytes_max": 1_000_000, "tombstone_ttl_us": 3_600_000_000}
+    assert json.loads(pair.value) == limits
 
 
 @pytest.mark.parametrize("function", NO_FUNCTIONS)
@@ -272,7 +274,10 @@ def test_domains_have_the_object_of_stats_and_their_pause_and_limits(e: Subject)
     for name, until in ((b"d", START + SECOND), (b"empty", START + 2 * SECOND)):
         (pair,) = ask(e, name).pairs or ()
         told = json.loads(pair.value)
-        assert told.items() >= e.stats(name).items()
+        asked = e.stats(name)
+        # a list does not look at the workers for each of its domains
+        assert asked.pop("workers_busy") == 0
+        assert told.items() >= asked.items()
         assert told["paused_until_us"] == told["paused_until"] == until
     limit = request(
         Function.LIMIT, b"limited", b'{"interval_us":7,"jobs":2}', kind=ValueType.STRING
@@ -404,6 +409,48 @@ def test_explanation_names_the_lease_of_another_entry_on_the_uri() -> None:
     assert explained(s, JOB)["superseded_by"] == OTHER.decode()
 
 
+def test_explanation_names_the_job_of_another_domain_that_had_or_has_the_uri() -> None:
+    s = engine()
+    elsewhere = b"b:1:0:x"
+    s.set(JOB, uri=URI, at=START)
+    s.later(SECOND)
+    s.set(elsewhere, uri=URI, at=START + 1)
+    assert explained(s, JOB)["uri_taken_by"] == elsewhere.decode()
+    s.later(SECOND)
+    s.set(b"b:1:0:y", uri=URI, at=START + 2)
+    assert explained(s, elsewhere)["uri_taken_by"] is None, "by one of its own domain"
+    facts = explained(s, URI)
+    assert (facts["took_uri_from"], facts["took_uri_us"]) == (JOB.decode(), START + SECOND)
+    s.delete(URI, at=START + 3)
+    s.later(SECOND)
+    s.set(b"b:1:0:z", uri=URI, at=START + 4)
+    assert explained(s, URI)["took_uri_from"] is None, "created later"
+    s.set(JOB, at=START + 5)
+    s.later(SECOND)
+    s.delete(JOB, at=START + 6)
+    assert explained(s, JOB)["uri_taken_by"] is None, "another job of this key"
+
+
+def test_explanation_of_taken_uris_is_bounded_in_bytes() -> None:
+    s = engine()
+    taken = s.target.engine.context.taken_uris
+    number, uri = 0, b"u" * 3000
+    while taken.of(b"a:1:0:0") is not None or number < 2:
+        for domain in (b"a", b"b"):
+            s.set(
+                b"%b:1:0:%d" % (domain, number), uri=uri + b"%d" % (number % 3), at=START + number
+            )
+            assert taken.bytes <= TAKEN_URIS_BYTES_MAX
+        number += 1
+    assert taken.bytes > TAKEN_URIS_BYTES_MAX - 2 * KEY_BYTES_MAX - TAKEN_URI_BYTES
+    assert taken.of(b"a:1:0:%d" % (number - 1)) is not None
+    assert taken.bytes == sum(
+        TAKEN_URI_BYTES + len(key) + len(found.uri) + len(found.key)
+        for key in (b"%b:1:0:%d" % (d, n) for d in (b"a", b"b") for n in range(number))
+        if (found := taken.of(key)) is not None
+    )
+
+
 def test_explanation_tells_since_when_an_entry_is_locked() -> None:
     s = engine()
     s.set(JOB)
@@ -452,6 +499,7 @@ def test_explanation_of_a_deleted_key_is_its_tombstone() -> None:
         "timestamp": START + 7,
         "deleted_us": START + SECOND,
         "tombstone_until_us": START + 101 * SECOND,
+        "uri_taken_by": None,
     }
     assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
     s.later(100 * SECOND)
@@ -489,5 +537,54 @@ def test_library_knows_every_field_of_an_explanation() -> None:
     s.set(OTHER)
     s.delete(OTHER)
     known = set(EntryExplanation.__struct_encode_fields__)
-    assert set(explained(s, JOB)) == known - {"deleted_us", "tombstone_until_us"}
+    assert set(explained(s, JOB)) == known - {"deleted_us", "tombstone_until_us", "uri_taken_by"}
     assert set(explained(s, OTHER)) <= known
+
+
+def fail(s: Subject, key: bytes, **fields: int) -> None:
+    """Lease the next job, which has this key, and end the attempt with an error."""
+    token = s.lease(b"a")
+    assert s.release(key, token, value=b"SMTP 550", kind=ValueType.STRING, **fields) == ""
+
+
+def test_oldest_waiting_is_since_the_job_was_asked_for_however_often_it_failed() -> None:
+    s = Subject(EngineSubject(Rules()))
+    s.set(JOB)
+    s.later(SECOND)
+    s.set(b"a:2:0:later")
+    for _ in range(3):
+        s.later(60 * SECOND)
+        fail(s, JOB, ttl=30 * SECOND)
+    s.later(10 * SECOND)
+    # delayed after its failure, and nothing else waits: not due, but waiting for three minutes
+    assert s.delete(b"a:2:0:later") == ""
+    expected = {"oldest_due_us": 0, "oldest_waiting_us": 191 * SECOND}
+    for numbers in (s.stats(b"a"), s.stats()):
+        assert {name: numbers[name] for name in expected} == expected
+    s.later(20 * SECOND)
+    token = s.lease(b"a")
+    assert s.stats(b"a")["oldest_waiting_us"] == 0, "worked on: it does not wait"
+    assert s.release(JOB, token) == ""
+    assert s.stats(b"a")["oldest_waiting_us"] == 211 * SECOND
+    assert s.rename(JOB, OTHER) == ""
+    assert s.stats(b"a")["oldest_waiting_us"] == 211 * SECOND
+    assert s.bury(OTHER) == ""
+    assert s.stats(b"a")["oldest_waiting_us"] == 0
+    assert s.kick(OTHER) == 1
+    assert s.stats()["oldest_waiting_us"] == 211 * SECOND
+
+
+def test_oldest_waiting_counts_from_the_instant_in_the_key() -> None:
+    s = Subject(EngineSubject(Rules()))
+    later = b"a:1:%d:x" % (START + 5 * SECOND)
+    s.set(later)
+    s.set(b"a:1:%d:past" % (START - 100 * SECOND))
+    s.later(2 * SECOND)
+    assert s.stats(b"a")["oldest_waiting_us"] == 2 * SECOND, "since it was set, not before"
+    assert s.delete(b"a:1:%d:past" % (START - 100 * SECOND)) == ""
+    assert s.stats(b"a")["oldest_waiting_us"] == 0, "it is for later"
+    s.later(4 * SECOND)
+    assert s.stats(b"a")["oldest_waiting_us"] == SECOND
+    fail(s, later, ttl=9 * SECOND)
+    s.later(SECOND)
+    assert s.stats(b"a")["oldest_waiting_us"] == 2 * SECOND

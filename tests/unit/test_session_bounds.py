@@ -29,7 +29,7 @@ from tests.unit.client_streams import Watch, as_socket_stream, stream_pair
 from tests.unit.server_fixture import Peer, ServerFixture
 from tests.unit.test_session_limits import NOP, listen, set_
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 SMALL = 65_536
 """The smallest max-inflight."""

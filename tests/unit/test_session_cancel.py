@@ -13,7 +13,7 @@ from tests.unit.server_fixture import HeldSync, ServerFixture
 from tests.unit.test_session_listen import listen as listen_to
 from tests.unit.test_session_listen import put
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 
 def cancel(identifier: int) -> Request:

@@ -23,7 +23,7 @@ from fastjournald.tasks.free_space import may_rewrite, room_bytes
 from tests.property.subject import START, request
 from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 
 def set_(key: bytes, **fields: Any) -> Request:

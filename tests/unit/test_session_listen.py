@@ -15,7 +15,7 @@ from fastjournald.tasks.notifier import Notifier
 from tests.property.subject import START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 NOP = request(Function.NOP)
 

@@ -18,7 +18,7 @@ from tests.property.subject import request
 from tests.unit.test_session_bounds import Room, codes
 from tests.unit.test_session_limits import NOP, listen, set_
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["reply waits", "push waits"])

@@ -20,7 +20,7 @@ from tests.property.subject import SECOND, START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.usefixtures("native", "transport")
 
 CLIENTS = 400
 WORK = {"request": BATCH_WORK, "hang-up": HANG_UP_WORK}

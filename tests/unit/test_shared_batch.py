@@ -16,6 +16,8 @@ from tests.property.subject import LOG, SECOND, START, request
 from tests.property.test_bulk_requests import GRANTS, TOKENS
 from tests.unit.test_session_sans_io import Client, Daemon, codes, encode, set_
 
+pytestmark = pytest.mark.usefixtures("native")
+
 CLIENTS = 12
 """Clients of the random rounds."""
 LISTENING = Flag.PERSIST | Flag.LISTEN

@@ -97,6 +97,12 @@ def test_sorted_list_adds_and_removes_at_any_place_also_of_equal_ranks(
         assert order.first_from(bound) is found
         assert order.first_from(pack_facts(1, 0, 0, 0, 0, 0)) is (expected[0] if expected else None)
         assert order.first_from(pack_facts(2, 0, 0, 0, 0, 0)) is None
+        walked, key = list[Entry](), bytes(9)
+        while part := order.part_from(key, 3):
+            assert len(part) <= 3
+            walked += part
+            key = order.key_after(part[-1])
+        assert walked == expected
     for entry in expected:
         assert order.pop_first() is entry
         order.check()

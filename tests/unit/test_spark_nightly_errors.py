@@ -174,7 +174,7 @@ def test_archive_with_a_lock_alone_is_looked_at_behind_the_snapshot(
     def work(*_: object, **__: object) -> None:
         raise WorkBeganError
 
-    monkeypatch.setattr(fj_nightly, "_snapshot_taker", lambda _: take)
+    monkeypatch.setattr(fj_nightly, "_snapshot_taker", lambda _: ("unix:/nobody", take))
     monkeypatch.setattr(nightly_run, "run_night", work)
     options = ("--archive", str(archive), "--output", str(tmp_path / "out"))
     if archives:
@@ -318,7 +318,7 @@ def test_tables_are_no_wider_than_the_files_of_the_snapshot(
         path.chmod(file)
     Path(snapshot).chmod(directory)
     table = tmp_path / "out" / "table"
-    names = ("date", "archive", "history", "keep_days", "keep_events", "master")
+    names = ("date", "archive", "history", "remote_log", "keep_days", "keep_events", "master")
     options = dict.fromkeys(names)
     os.umask(0)
     with ExitStack() as stack:
@@ -349,7 +349,7 @@ def test_help_has_a_short_option_and_names_the_variables() -> None:
     shown = CliRunner().invoke(fj_nightly.command, ["-h"])
     assert shown.exit_code == 0
     text = " ".join(shown.output.split())
-    assert "[env var: FASTJOURNAL_SERVER" in text
+    assert "[default: FASTJOURNAL_SERVER, then" in text
     assert "[env var: FASTJOURNAL_ARCHIVE" in text
 
 

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+import pyarrow.fs
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,12 +31,14 @@ from fastjournal.cmdlog.snapshot import ManifestSegment, take_snapshot
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
+from fastjournal.remote.objects import ChunkId
 from fastjournal.spark.data_source.source import FastjournalSource
 from fastjournal.spark.decoding.view_columns import TIMESTAMPS
 from fastjournal.spark.query.paths import find_directories, open_log
 from fastjournal.spark.query.requested_schema import INSTANTS, RequestedColumn, cast_batch
 from fastjournal.spark.query.source_options import LOG_VIEWS, OPTIONS, Options, RecordRange
-from fastjournal.spark.storage.files import SegmentFile
+from fastjournal.spark.storage.files import SegmentFile, resolve
+from fastjournal.spark.storage.remote_checkpoints import split_checkpoint
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.random_logs import write_log
@@ -395,3 +398,27 @@ def test_partition_is_a_slice_of_a_segment_larger_than_asked_for(tmp_path: Path)
     assert [len(part) // 20 for part in sliced] == [1, 1, 1, 1]
     with pytest.raises(BadRequestError, match="maxPartitionBytes=1x is not a number of bytes"):
         read_offsets(tmp_path, maxPartitionBytes="1x")
+
+
+def test_azure_is_the_same_container_and_prefix_for_both_of_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    obstore = pytest.importorskip("obstore.store")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(BadRequestError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+        resolve("az://container/a/prefix")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    files, path = resolve("az://container/a/prefix")
+    assert isinstance(files, pa.fs.AzureFileSystem)
+    store = obstore.from_url("az://container/a/prefix")
+    assert path == f"{store.config['container_name']}/{store.prefix}"
+
+
+def test_checkpoint_is_known_by_its_path_and_options_of_a_uri_stay() -> None:
+    name = "checkpoints/0000000002-000000000007.json"
+    assert split_checkpoint(f"/a?b/{name}") == ("/a?b", ChunkId(2, 7))
+    uri = f"s3://bucket/log/{name}?scheme=http"
+    assert split_checkpoint(uri) == ("s3://bucket/log?scheme=http", ChunkId(2, 7))
+    for other in ("/a", f"/a/{name}/", "/a/checkpoints/2-7.json", f"/a/more-{name}"):
+        assert split_checkpoint(other) == (other, None)

@@ -7,10 +7,9 @@ from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
 
-import inotify_simple
 import pytest
 
-from fastjournal.spool import wake
+from fastjournal.spool import inotify, wake
 from fastjournal.spool.slots import WAKE_NAME
 from fastjournal.spool.wake import GATHER_S, Waker, bind_wake_socket
 from fj_forwarder.forwarder import WakeSources
@@ -75,6 +74,6 @@ def test_forwarder_looks_again_behind_a_byte_where_nothing_else_tells_of_writes(
     def fail(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(inotify_simple.INotify, "add_watch", fail)
+    monkeypatch.setattr(inotify.Inotify, "add_watch", fail)
     with WakeSources(str(tmp_path)) as watch:
         assert [source.looks_again for source in watch.sources] == [True]

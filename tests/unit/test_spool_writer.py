@@ -9,12 +9,12 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
 from fastjournal.errors import BadRequestError, SpoolFailedError
-from fastjournal.keys import parse_journal_key
+from fastjournal.keys import build_journal_key, parse_journal_key
 from fastjournal.limits import FURTHER_SLOTS_MAX, MOVED_US_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
 from fastjournal.spool import Spool, spool_status
@@ -64,6 +64,42 @@ def test_append_of_a_unique_value_with_a_delay(tmp_path: Path) -> None:
     assert (request.key, request.second_key) == (key, b"unique:mails:7")
     assert key.startswith(b"mails:128:%d:" % (EIGHT + 60_000_000))
     assert (request.value_type, request.value) == (ValueType.STRING, b'{"to":"ann"}')
+
+
+def test_append_under_a_whole_key_replaces_a_waiting_job_and_no_leased_one(tmp_path: Path) -> None:
+    key = build_journal_key("mails", "daily", priority=3)
+    with Spool(tmp_path / "s", clock=ManualClock(EIGHT)) as spool:
+        assert spool.append(key=key, value="v") == key
+        spool.append(key=key.decode(), unique="7")
+        spool.append(queue="mails", id="other")
+        for wrong, text in EXCLUDED_BY_KEY:
+            with pytest.raises(BadRequestError, match=text):
+                spool.append(key=key, **wrong)
+        with pytest.raises(BadRequestError, match="is no key of a job"):
+            spool.append(key="mails:300:0:x")
+        with pytest.raises(BadRequestError, match="two names of one argument"):
+            spool.append(queue="mails", domain="mails")
+    first, second, third = requests_in(tmp_path / "s" / "20261120T080000Z.fjs")
+    assert first.flags & second.flags & (Flag.OVERWRITE | Flag.WORKED_ON | Flag.PERSIST) == (
+        Flag.OVERWRITE | Flag.WORKED_ON | Flag.PERSIST
+    )
+    assert not third.flags & (Flag.OVERWRITE | Flag.WORKED_ON)
+    assert (first.key, first.second_key, first.value) == (key, None, b"v")
+    assert (second.key, second.second_key) == (key, b"unique:mails:7")
+    assert third.key.startswith(b"mails:128:")
+
+
+EXCLUDED_BY_KEY: list[tuple[dict[str, Any], str]] = [
+    ({"queue": "mails"}, "key excludes queue"),
+    ({"domain": "mails"}, "key excludes queue"),
+    ({"priority": 128}, "key excludes queue, priority"),
+    ({"delay": 1}, "key excludes"),
+    ({"not_before": EIGHT / 1e6}, "key excludes"),
+    ({"not_before_us": EIGHT}, "key excludes"),
+    ({"id": "x"}, "key excludes"),
+    ({"overwrite": True}, "key excludes overwrite"),
+    ({"uri": "u", "unique": "7"}, "exclude each other"),
+]
 
 
 @pytest.mark.parametrize(

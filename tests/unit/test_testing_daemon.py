@@ -38,7 +38,7 @@ def key(name: str) -> bytes:
 
 
 def values(client: SyncClient) -> list[bytes]:
-    return [bytes(pair.value) for pair in client.next("mails", count=10)]
+    return [bytes(pair.value) for pair in client.next("mails", count=10, lease=0)]
 
 
 def test_testing_daemon_failed_job_backs_off_and_is_buried() -> None:
@@ -194,8 +194,9 @@ def test_testing_daemon_bad_uses_say_what_to_do() -> None:
             pass
         client = daemon.sync_client()
         client.set(key("1"), b"m")
-        with pytest.raises(RefusedError, match="no log"):
-            client.snapshot()
+        for ask in (client.snapshot, client.remote_checkpoint, client.remote_handover):
+            with pytest.raises(RefusedError, match="no log"):
+                ask()
     with pytest.raises(CannotConnectError):
         client.next("mails")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Meta
 from fastjournald.engine.undelivered import DeliveredJobs
 from tests.property.model_parts import Rules
@@ -163,3 +163,24 @@ def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
         rounds += 1
     assert [who for who, _ in answers] == ["here"]
     assert rounds > 1
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "value", [b'{"domains":["b","a"]}', b'{"prefix":"a"}'], ids=["list", "prefix"]
+)
+def test_undelivered_work_of_several_domains_waits_as_before(
+    s: Desk, flags: Flag, value: bytes
+) -> None:
+    given = {"value": value, "kind": ValueType.STRING}
+    s.subject.engine.context.has_hung_up = lambda session: session == "gone"
+    s.listen(session="gone", flags=flags | Flag.DATA, **given)
+    s.listen(session="waits", flags=flags | Flag.DATA, **given)
+    s.set(JOB, b"value", uri=URI, flags=Flag.PERSIST)
+    s.subject.delivered.clear()
+    assert [session for session, _ in s.serve()] == ["waits"]
+    assert s.lose(s.subject.delivered.copy()) == []
+    assert (s.value(JOB), s.meta(JOB).attempts) == (b"value", 0)
+    assert s.jobs(**given) == [JOB]
+    s.restart()
+    assert s.value(JOB) == b"value"

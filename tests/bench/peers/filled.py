@@ -7,16 +7,18 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench.peers.rows import Aim, Measurements, Row, note_limits, rounds_until
-from tests.bench.peers.servers import SERVERS, Beanstalkd, Fastjournald, Generator, Server
+from tests.bench.peers.rows import STREAMS, Aim, Measurements, Row, note_limits, rounds_until
+from tests.bench.peers.servers import SERVERS, Beanstalkd, Fastjournald, Figures, Generator, Server
 
 SMALL = 10_000
 """Waiting jobs of the small queue that growth is measured against."""
 
 ROWS = (
     Row("growth", f"enqueue at many jobs against {SMALL:,}", "ratio", (Aim(0.85, least=True),)),
-    Row("memory", "resident memory of a waiting job", "bytes", (Aim(480),)),
-    Row("start", "start, a waiting job", "us", (Aim(6),)),
+    Row("memory", "resident memory of a waiting job", "bytes", (Aim(560),)),
+    Row("memory-domains", f"the same, {SMALL:,} in 1,000 domains", "bytes", (Aim(620),)),
+    Row("start", "start, a waiting job", "us", (Aim(4),)),
+    Row("start-small", f"start, a waiting job of {SMALL:,}", "us", (Aim(12),)),
 )
 
 
@@ -50,16 +52,19 @@ def measure_filled(
         pairs = []
         for kind in SERVERS:
             if kind.is_installed():
-                (small_directory := directory / f"{kind.protocol}-small").mkdir()
+                (small_directory := directory / f"{kind.__name__}-small").mkdir()
                 small, large = kind(small_directory, "always"), kind(directory, "always")
                 stack.callback(small.stop)
                 stack.callback(large.stop)
-                if "growth" in keys:
-                    fill(generator, small, SMALL)
-                    small.start()
+                fill(generator, small, SMALL)
+                small.start()
                 grown = fill(generator, large, jobs)
                 if "memory" in keys:
                     into.add("memory", large.name, "bytes", grown / jobs)
+                if "memory-domains" in keys and isinstance(large, Fastjournald):
+                    (spread_directory := directory / f"{kind.__name__}-spread").mkdir()
+                    grown = fill(generator, kind(spread_directory, "always"), SMALL, "spread")
+                    into.add("memory-domains", large.name, "bytes", grown / SMALL)
                 pairs.append((small, large))
         for number in rounds_until(end, rounds):
             note_limits(directory, into)
@@ -67,6 +72,9 @@ def measure_filled(
                 start_seconds = large.start()
                 if "start" in keys:
                     into.add("start", large.name, "us", start_seconds / jobs * 1e6)
+                if "start-small" in keys:
+                    small.stop()
+                    into.add("start-small", small.name, "us", small.start() / SMALL * 1e6)
                 if "growth" in keys:
                     # neither is always the first
                     in_turn = (small, large) if number % 2 else (large, small)
@@ -76,14 +84,20 @@ def measure_filled(
                 large.stop()
 
 
-def fill(generator: Generator, server: Server, jobs: int) -> int:
+def fill(generator: Generator, server: Server, jobs: int, kind: str = "put") -> int:
     """Enqueue jobs without syncs, stop the server, and return the resident bytes that they took.
 
     A scan of all keys comes before, so that the index that it needs counts too.
+
+    Args:
+        generator: Loads the server.
+        server: It has no jobs.
+        jobs: Number of jobs.
+        kind: How they are enqueued: ``put`` or ``spread``.
     """
     server.start(lax=True)
     empty = server.resident_bytes()
-    generator.run(server, f"put:1:256:{jobs}")
+    generator.run(server, f"{kind}:1:256:{jobs}")
     if server.has_scans:
         generator.run(server, f"scan:1:256:{max(jobs // 256, 1)}")
     grown = server.resident_bytes() - empty
@@ -102,10 +116,13 @@ def enqueue_rate(generator: Generator, server: Server) -> float:
 # --- latency --------------------------------------------------------------------------------------
 
 LEASES = 1_000
-LEASE = f"take:1:1:{LEASES}"
-"""Load whose latency is measured."""
+"""Leases whose latency is measured, one after the other."""
+FEW_LEASES = 300
+"""Leases beside which other pages are measured."""
 STREAM = "put:1:256:0"
 SCAN = "scan:1:256:0"
+OTHER_SCANS = {"slowest-page-all": "scan:1:0:0", "slowest-page-regex": "search:1:0:0"}
+"""Scans that only fastjournald has, by their row."""
 
 TURN = "longest turn ms"
 """Upper bound of the histogram's bucket that has the longest turn of the event loop."""
@@ -115,9 +132,11 @@ LATENCY_ROWS = (
         "lease-p99",
         "p99 of a lease beside enqueues and scans",
         "p99 us",
-        (Aim(3_000), Aim(10, unit=TURN)),
+        (Aim(1.0, STREAMS, most=True), Aim(10, unit=TURN)),
     ),
     Row("slowest-page", "slowest page of 256 keys beside them", "us", (Aim(20_000),)),
+    Row("slowest-page-all", "slowest page with count 0", "us", (Aim(20_000),)),
+    Row("slowest-page-regex", "slowest page of REGEX, one match in ten", "us", (Aim(20_000),)),
 )
 
 
@@ -129,7 +148,7 @@ def measure_latency(
         return
     background = (STREAM, SCAN) if server.has_scans else (STREAM,)
     before = server.turns() if isinstance(server, Fastjournald) else {}
-    lease, stream, *scans = generator.run(server, LEASE, *background).roles
+    lease, *scans = lease_beside(generator, server, LEASES, *background)
     if isinstance(server, Fastjournald):
         after = server.turns()
         longest = min(
@@ -141,5 +160,17 @@ def measure_latency(
     into.add("lease-p99", server.name, "p99 us", lease.p99_us)
     for scan in scans:
         into.add("slowest-page", server.name, "us", scan.max_us)
-    if stream.operations > LEASES:
-        generator.run(server, f"take:1:64:{stream.operations - LEASES}")
+    for key, pages in OTHER_SCANS.items():
+        if key in keys and isinstance(server, Fastjournald):
+            _, scan = lease_beside(generator, server, FEW_LEASES, STREAM, pages)
+            into.add(key, server.name, "us", scan.max_us)
+
+
+def lease_beside(
+    generator: Generator, server: Server, leases: int, *background: str
+) -> list[Figures]:
+    """Return the figures of leases and scans beside a stream, whose jobs are taken again."""
+    lease, stream, *scans = generator.run(server, f"take:1:1:{leases}", *background).roles
+    if stream.operations > leases:
+        generator.run(server, f"take:1:64:{stream.operations - leases}")
+    return [lease, *scans]

@@ -8,11 +8,14 @@
  * BEFORE    Number of the first job that an earlier process put: its URIs are those of `move`.
  * ROLE      KIND:CONNECTIONS:WINDOW:COUNT. COUNT 0: goes on until all other roles are done.
  *   put     Jobs with a 100-byte body; WINDOW requests are sent before the first reply is awaited.
+ *   spread  As put, over 1,000 domains (fj).
  *   move    As put, but with the URIs of the waiting jobs from BEFORE on: each moves one (fj, lua).
  *   take    Lease WINDOW jobs with one request, or with WINDOW pipelined ones where the protocol has
  *           no other; then complete them all.
  *   empty   Ask for a job COUNT times, and find none.
- *   scan    Pages of WINDOW keys, from the first key to the last, again and again (fj, lua).
+ *   scan    Pages of WINDOW keys (0: as many as the server gives; fj), from the first key to the last,
+ *           again and again (fj, redis, lua).
+ *   search  The same of the keys that an expression matches, one in ten (fj).
  *
  * One thread waits for all sockets with poll(2). It prints one line of JSON: the seconds that it ran,
  * its own processor time of these, and for each role its operations, seconds, and the latencies of its
@@ -43,11 +46,13 @@
 #define ROLES_MAX 8
 #define RECEIVE_BYTES (256 * 1024)
 
-enum kind { PUT, MOVE, TAKE, EMPTY, SCAN, KINDS };
+enum kind { PUT, MOVE, SPREAD, TAKE, EMPTY, SCAN, SEARCH, KINDS };
 enum phase { PUTTING, LEASING, COMPLETING, FINDING_NONE, SCANNING };
 
-static const char *const kind_names[] = {"put", "move", "take", "empty", "scan"};
-static const enum phase first_phases[] = {PUTTING, PUTTING, LEASING, FINDING_NONE, SCANNING};
+static const char *const kind_names[] = {"put", "move", "spread", "take", "empty", "scan", "search"};
+static const enum phase first_phases[] = {
+    PUTTING, PUTTING, PUTTING, LEASING, FINDING_NONE, SCANNING, SCANNING
+};
 
 struct buffer {
     char *data;
@@ -174,7 +179,7 @@ static const char *job_at(const struct client *client, size_t *at, uint32_t *siz
 
 enum { FJ_SET = 2, FJ_GET = 3, FJ_DELETE = 4, FJ_NEXT = 11 };
 enum {
-    KEY16 = 1, VALUE = 6, VALUE8 = 2, TIMEOUT = 8, WORKED_ON = 64, RANGE = 128, TWO_KEYS = 128,
+    KEY16 = 1, VALUE = 6, VALUE8 = 2, TIMEOUT = 8, WORKED_ON = 64, RANGE = 128, TWO_KEYS = 128, REGEX = 256,
     CURSOR = 256, CURSOR_QUERY = 384, PERSIST = 512, DATA = 1024, COUNT = 8192, TTL = 16384, META = 32768
 };
 
@@ -205,13 +210,14 @@ static void short_bytes(struct buffer *buffer, const char *data, size_t size) {
 }
 
 static void fj_put(struct client *client, unsigned count) {
-    char text[128];
+    char text[128], domain[32] = "example.org";
     uint64_t now = epoch_us();
     while (count--) {
         uint64_t number = next_number++;
         fj_header(client, FJ_SET, PERSIST | RANGE | VALUE8, now);
+        if (client->role->kind == SPREAD) snprintf(domain, sizeof domain, "h%03" PRIu64 ".example.org", number % 1000);
         /* ready at once: far behind the present, in the order of the numbers */
-        int size = snprintf(text, sizeof text, "example.org:128:%016" PRIu64 ":%" PRIu64,
+        int size = snprintf(text, sizeof text, "%s:128:%016" PRIu64 ":%" PRIu64, domain,
                             UINT64_C(1000000000000000) + number, number);
         short_bytes(&client->out, text, (size_t)size);
         size = snprintf(text, sizeof text, "https://example.org/some/page/%" PRIu64 ".html",
@@ -248,6 +254,10 @@ static void fj_scan(struct client *client) {
         fj_header(client, FJ_GET, CURSOR_QUERY | KEY16, 0);
         big(&client->out, client->cursor.used, 2);
         append(&client->out, client->cursor.data, client->cursor.used);
+    } else if (client->role->kind == SEARCH) {
+        fj_header(client, FJ_GET, REGEX | COUNT, 0);
+        big(&client->out, client->role->window, 2);
+        short_bytes(&client->out, "7(\\.html)?$", 11);
     } else {
         fj_header(client, FJ_GET, RANGE, 0);
         big(&client->out, client->role->window, 2);
@@ -412,8 +422,28 @@ static void redis_complete(struct client *client) {
     client->replies_left = 2;
 }
 
+static void redis_scan(struct client *client) {
+    append(&client->out, "*6\r\n", 4);
+    word(&client->out, "XRANGE");
+    word(&client->out, "jobs");
+    if (client->cursor.used) bulk(&client->out, client->cursor.data, client->cursor.used);
+    else word(&client->out, "-");
+    word(&client->out, "+");
+    word(&client->out, "COUNT");
+    number_word(&client->out, client->role->window);
+    client->replies_left++;
+}
+
+/* Keep where the next page begins: behind the last name of a full one. */
+static void go_behind(struct client *client, long rows, const char *name, size_t length) {
+    client->cursor.used = 0;
+    if (rows != (long)client->role->window) return;
+    append(&client->cursor, "(", 1);
+    append(&client->cursor, name, length);
+}
+
 static size_t redis_reply(struct client *client, const char *data, size_t size) {
-    size_t end = resp_end(data, size, 0), at = 0, length;
+    size_t end = resp_end(data, size, 0), at = 0, length = 0;
     if (!end) return 0;
     if (client->phase == PUTTING) {
         resp_bulk(data, &at, &length);
@@ -421,6 +451,15 @@ static size_t redis_reply(struct client *client, const char *data, size_t size) 
         if (resp_head(data, &at, ':') != (long)client->job_count) fail("not all were completed");
     } else if (client->phase == FINDING_NONE) {
         if (resp_head(data, &at, '*') >= 0) fail("a job is left");
+    } else if (client->phase == SCANNING) {
+        const char *name = "";
+        long rows = resp_head(data, &at, '*');
+        for (long row = 0; row < rows; row++) {
+            resp_head(data, &at, '*');
+            name = resp_bulk(data, &at, &length);
+            at = resp_end(data, size, at);
+        }
+        go_behind(client, rows, name, length);
     } else {
         client->jobs.used = client->job_count = 0;
         if (resp_head(data, &at, '*') != 1 || resp_head(data, &at, '*') != 2) fail("no work is left");
@@ -501,15 +540,12 @@ static size_t lua_reply(struct client *client, const char *data, size_t size) {
     } else if (client->phase == COMPLETING) {
         if (resp_head(data, &at, ':') != (long)client->job_count) fail("not all were completed");
     } else {
-        client->jobs.used = client->job_count = client->cursor.used = 0;
+        client->jobs.used = client->job_count = 0;
         long left = resp_head(data, &at, '*');
         if (client->phase == SCANNING) {
             const char *name = "";
             for (long row = 0; row < left; row++) name = resp_bulk(data, &at, &length);
-            if (left == (long)client->role->window) {
-                append(&client->cursor, "(", 1);
-                append(&client->cursor, name, length);
-            }
+            go_behind(client, left, name, length);
             return end;
         }
         if (client->phase == FINDING_NONE) {
@@ -576,7 +612,7 @@ static size_t beanstalkd_reply(struct client *client, const char *data, size_t s
 
 static const struct protocol protocols[] = {
     {"fj", 1, fj_put, fj_lease, fj_complete, fj_scan, fj_reply},
-    {"redis", 0, redis_put, redis_lease, redis_complete, NULL, redis_reply},
+    {"redis", 0, redis_put, redis_lease, redis_complete, redis_scan, redis_reply},
     {"lua", 1, lua_put, lua_lease, lua_complete, lua_scan, lua_reply},
     {"beanstalkd", 0, beanstalkd_put, beanstalkd_lease, beanstalkd_complete, NULL, beanstalkd_reply},
 };
@@ -586,7 +622,7 @@ static const struct protocol protocols[] = {
 /* Send the next request or window of a client, if its role has any left. */
 static void go_on(struct client *client) {
     struct role *role = client->role;
-    uint64_t asked = role->kind == SCAN ? 1 : role->window;
+    uint64_t asked = role->kind >= SCAN ? 1 : role->window;
     if (role->count && role->count - role->started < asked) asked = role->count - role->started;
     client->asked = (unsigned)asked;
     client->asked_ns = monotonic_ns();
@@ -706,7 +742,8 @@ static void read_role(const char *text) {
         fail("%s is no KIND:CONNECTIONS:WINDOW:COUNT", text);
     for (role->kind = PUT; role->kind < KINDS && strcmp(kind, kind_names[role->kind]);) role->kind++;
     if (role->kind == KINDS) fail("%s is no kind of role", kind);
-    if (!role->window || !role->connections) fail("%s: a window and a connection at least", text);
+    if (!role->connections) fail("%s: a connection at least", text);
+    if (!role->window && role->kind < SCAN) fail("%s: a window of one at least", text);
 }
 
 int main(int argc, char **argv) {
@@ -724,7 +761,7 @@ int main(int argc, char **argv) {
     if (shas) sscanf(shas, "%40[0-9a-f],%40[0-9a-f],%40[0-9a-f]", enqueue_sha, lease_sha, complete_sha);
     for (int at = 5; at < argc; at++) read_role(argv[at]);
     for (unsigned at = 0; at < role_count; at++) {
-        if (roles[at].kind == SCAN && !protocol->scan) fail("%s has no scans", protocol->name);
+        if (roles[at].kind >= SCAN && !protocol->scan) fail("%s has no scans", protocol->name);
         if (roles[at].kind == MOVE && !protocol->has_uris) fail("%s has no URIs", protocol->name);
         for (unsigned number = 0; number < roles[at].connections; number++) {
             if (count == CONNECTIONS_MAX) fail("more than %d connections", CONNECTIONS_MAX);

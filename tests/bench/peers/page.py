@@ -23,6 +23,7 @@ from tests.bench.peers.rows import (
     OTHER_WORK,
     OURS,
     PROCESSOR,
+    PURE,
     STREAMS,
     SYNCS,
     Aim,
@@ -38,7 +39,7 @@ ROWS = throughput.ROWS + filled.ROWS + filled.LATENCY_ROWS
 
 PAGE = Path(__file__).parents[3] / "docs" / "performance.md"
 
-COLUMNS = (OURS, STREAMS, LUA, BEANSTALKD)
+COLUMNS = (OURS, PURE, STREAMS, LUA, BEANSTALKD)
 GENERATOR_MAX = 0.9
 """Share of a processor from which on the generator may be the bottleneck."""
 
@@ -67,8 +68,6 @@ def render(report: Report) -> str:
         "Processor time of the server for each operation, in microseconds:\n",
         _values(report, PROCESSOR, COLUMNS),
         _generator(report),
-        "Aims:\n",
-        _aims(report),
     )
     return "\n" + "\n".join(part for part in parts if part) + "\n"
 
@@ -98,8 +97,8 @@ def _figures(report: Report) -> str:
         found = [report.find(row.key, server, row.unit) for server in COLUMNS]
         if any(found):
             figures = (_with_range(each) if each is not None else "" for each in found)
-            lines.append((row.title, row.unit, *figures))
-    return _table(("row", "unit", *COLUMNS), lines)
+            lines.append((row.title, row.unit, *figures, _aims(report, row)))
+    return _table(("row", "unit", *COLUMNS, "aim: measured (**not met**)"), lines)
 
 
 def _values(report: Report, unit: str, servers: Sequence[str]) -> str:
@@ -122,7 +121,7 @@ def _generator(report: Report) -> str:
         for each in shares
         if each.median > GENERATOR_MAX
     ]
-    ours = max((each.median for each in shares if each.server == OURS), default=0.0)
+    ours = max((each.median for each in shares if each.server in (OURS, PURE)), default=0.0)
     text = (
         f"The load generator had at most {ours:.0%} of one processor beside fastjournald, and "
         f"{max(each.median for each in shares):.0%} beside a peer. "
@@ -132,24 +131,19 @@ def _generator(report: Report) -> str:
     return _paragraph(f"{text}It was never the bottleneck.")
 
 
-def _aims(report: Report) -> str:
-    lines = [
-        (
-            each.row.title,
-            aim_text(each.row, each.aim),
-            number(each.value),
-            "yes" if each.met else "**no**",
-        )
-        for each in verdicts(report, ROWS)
-    ]
-    return _table(("row", "aim", "measured", "met"), lines)
+def _aims(report: Report, row: Row) -> str:
+    aims = []
+    for verdict in verdicts(report, [row]):
+        value = number(verdict.value)
+        aims.append(f"{aim_text(row, verdict.aim)}: {value if verdict.met else f'**{value}**'}")
+    return "; ".join(aims)
 
 
 def aim_text(row: Row, aim: Aim) -> str:
     """Return an aim in words."""
     limit = number(aim.limit)
     if aim.peer:
-        return f"at least {limit} x {aim.peer}"
+        return f"at {'most' if aim.most else 'least'} {limit} x {aim.peer}"
     return f"at {'least' if aim.least else 'most'} {limit} {aim.unit or row.unit}"
 
 

@@ -16,12 +16,15 @@ import subprocess
 import time
 import urllib.request
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import redis
 
+from fastjournal import _native
 from tests.bench.peers.redis_queue import COMPLETE, ENQUEUE, LEASE
+from tests.bench.peers.rows import BEANSTALKD, LUA, OURS, PURE, STREAMS
 from tests.integration.daemon_process import installed
 
 START_S = 600.0
@@ -47,9 +50,11 @@ class Server(ABC):
     has_uris = False
     """A job that is asked for again moves the waiting one."""
     has_scans = False
+    environment: Mapping[str, str] = {}
+    """Variables that it is started with."""
 
     def __init__(self, directory: Path, policy: str) -> None:
-        self.directory = directory / f"{self.protocol}-{policy}"
+        self.directory = directory / f"{type(self).__name__}-{policy}"
         self.directory.mkdir()
         self.policy = policy
         self.port = free_port()
@@ -68,10 +73,17 @@ class Server(ABC):
         Args:
             lax: Sync nothing, to fill it faster. Where that needs no restart, nothing is lost.
         """
+        # as an installed daemon, which has its bytecode
+        environment = os.environ | self.environment
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         started = time.perf_counter()
         with open(self.directory / "output", "ab") as output:
             self._process = subprocess.Popen(
-                self.command(lax), cwd=self.directory, stdout=output, stderr=output
+                self.command(lax),
+                cwd=self.directory,
+                env=environment,
+                stdout=output,
+                stderr=output,
             )
         deadline = time.monotonic() + START_S
         while not self.is_ready():
@@ -118,7 +130,7 @@ class Server(ABC):
 class Fastjournald(Server):
     """The installed daemon."""
 
-    name, protocol, program = "fastjournald", "fj", "python3"
+    name, protocol, program = OURS, "fj", "python3"
     has_uris = has_scans = True
 
     def __init__(self, directory: Path, policy: str) -> None:
@@ -147,10 +159,23 @@ class Fastjournald(Server):
         return {float(bound): int(float(number)) for bound, number in found}
 
 
-class RedisStreams(Server):
-    """Redis with an append-only file; jobs are entries of a stream."""
+class FastjournaldPure(Fastjournald):
+    """The installed daemon without native leaves."""
 
-    name, protocol, program = "Redis, streams", "redis", "redis-server"
+    name = PURE
+    environment: Mapping[str, str] = {_native.SWITCH: "0"}
+
+    @classmethod
+    def is_installed(cls) -> bool:
+        """Whether there are native leaves: else it is the one above."""
+        return _native.leaves is not None
+
+
+class RedisStreams(Server):
+    """Redis with an append-only file; jobs are entries of a stream, a page of a scan has them."""
+
+    name, protocol, program = STREAMS, "redis", "redis-server"
+    has_scans = True
 
     def command(self, lax: bool) -> list[str]:
         """Return the command that starts it."""
@@ -180,8 +205,8 @@ class RedisStreams(Server):
 class RedisScripts(RedisStreams):
     """Redis with the queue of ``redis_queue``: the job that a SET with a URI is."""
 
-    name, protocol = "Redis, Lua", "lua"
-    has_uris = has_scans = True
+    name, protocol = LUA, "lua"
+    has_uris = True
 
     def prepare(self, client: redis.Redis) -> None:
         """Load the scripts."""
@@ -192,7 +217,7 @@ class RedisScripts(RedisStreams):
 class Beanstalkd(Server):
     """Debian's beanstalkd with a binlog."""
 
-    name, protocol, program = "beanstalkd", "beanstalkd", "beanstalkd"
+    name, protocol, program = BEANSTALKD, "beanstalkd", "beanstalkd"
 
     def command(self, lax: bool) -> list[str]:
         """Return the command that starts it."""
@@ -214,7 +239,7 @@ class Beanstalkd(Server):
             return connection.recv(64).startswith(b"OK ")
 
 
-SERVERS = (Fastjournald, RedisStreams, RedisScripts, Beanstalkd)
+SERVERS = (Fastjournald, FastjournaldPure, RedisStreams, RedisScripts, Beanstalkd)
 
 
 _PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))

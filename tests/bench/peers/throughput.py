@@ -48,7 +48,7 @@ SCENARIOS = (
         Row(
             "enqueue-1",
             "enqueue, 1 connection, one at a time",
-            aims=(Aim(1.0, STREAMS), Aim(0.9, BEANSTALKD)),
+            aims=(Aim(1.0, STREAMS),),
         ),
         "put:1:1",
         count=2_000,
@@ -58,7 +58,7 @@ SCENARIOS = (
         Row(
             "enqueue-50",
             "enqueue, 50 connections, one at a time",
-            aims=(Aim(0.8, STREAMS), Aim(1.0, LUA), Aim(5, BEANSTALKD), Aim(25, unit=PROCESSOR)),
+            aims=(Aim(0.95, STREAMS), Aim(1.1, LUA)),
         ),
         "put:50:1",
         count=20_000,
@@ -68,7 +68,7 @@ SCENARIOS = (
         Row(
             "enqueue-256",
             "enqueue, 1 connection, windows of 256",
-            aims=(Aim(0.55, STREAMS), Aim(1.5, LUA), Aim(20, BEANSTALKD), Aim(8, unit=PROCESSOR)),
+            aims=(Aim(1.1, STREAMS), Aim(1.4, LUA), Aim(25, BEANSTALKD)),
         ),
         "put:1:256",
         count=40_960,
@@ -84,7 +84,7 @@ SCENARIOS = (
         Row(
             "take-64",
             "lease 64 + complete, 1 connection",
-            aims=(Aim(0.9, STREAMS), Aim(1.5, LUA), Aim(10, BEANSTALKD)),
+            aims=(Aim(1.0, STREAMS), Aim(1.2, LUA)),
         ),
         "take:1:64",
         count=20_480,
@@ -100,7 +100,7 @@ SCENARIOS = (
         Row(
             "enqueue-50-interval",
             "enqueue, 50 connections, synced at intervals",
-            aims=(Aim(0.5, STREAMS), Aim(0.9, BEANSTALKD)),
+            aims=(Aim(0.65, STREAMS),),
         ),
         "put:50:1",
         count=20_000,
