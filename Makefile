@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # The newest of the supported interpreters that is there; PYTHON=... chooses another.
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then echo "$$python"; break; fi; done)
 VENV ?= .venv
@@ -51,33 +51,77 @@ $(VENV)/bin/python:
 
 # What the programs need, and nothing more.
 $(VENV)/.ready-base: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable '.[daemon,cli,forwarder]'
 	touch $@
 
 # All of it: programs, Spark, tools.
 $(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): Spark is large, this takes a few minutes once"
 	$(BIN)/python -m pip install --quiet --upgrade $(PIP)
-	$(BIN)/pip install --quiet --editable '.[spark]' --group dev
+	$(BIN)/pip install --quiet --editable '.[all]' --group dev
 	touch $@ $(VENV)/.ready-base
 
+# The native leaves, beside their sources; without a compiler all works without them.
+NATIVE := fastjournal/_native
+$(VENV)/.native: hatch_build.py $(wildcard $(NATIVE)/*.[ch]) | $(VENV)/.ready
+	$(BIN)/python hatch_build.py && touch $@ || test $$? = 69
+
+# What runs the project needs both.
+READY := $(VENV)/.ready $(VENV)/.native
+
 .PHONY: venv
-venv: $(VENV)/.ready ## set up .venv: programs, Spark and tools, in the pinned versions
+venv: $(READY) ## set up .venv: programs, Spark and tools, in the pinned versions
 
 .PHONY: demo
-demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark out
+demo: $(DEMO_NEEDS) ## the whole path on real data, about a minute; ARGS=--no-spark: half of it, without Spark
+	@echo "make demo takes about a minute on two quiet processors; the short form is make demo ARGS=--no-spark"
 	$(BIN)/fj-cli demo --events examples/demo/page-changes.tsv.gz $(ARGS)
 
+.PHONY: demo-failover
+demo-failover: $(READY) ## kill a primary under load; a standby takes over from an object store: under a minute
+	$(BIN)/python -m tests.soak.failover_demo $(ARGS)
+
 .PHONY: test
-test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some, test-unit (or -docs, ...) one tier
+test: $(READY) ## run the tests; ARGS="-k word" chooses some, test-unit (or -docs, ...) one tier
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
-test-%: $(VENV)/.ready
+test-%: $(READY)
 	$(MAKE) test ARGS="tests/$* $(ARGS)"
 
+# Modules with sanitizers, in a directory of their own. Each object of Python is an allocation of its
+# own, so that the address sanitizer sees one that is used behind its end.
+SANITIZED := $(abspath build/sanitized)
+SANITIZE_TESTS ?= tests/property/test_native_*.py tests/integration/test_native_modules.py \
+	$(addprefix tests/unit/test_,protocol_*.py session_*.py poller.py value_loader.py undelivered_work.py) \
+	$(addprefix tests/unit/test_semantics_,delete.py lease.py next.py set.py) \
+	$(addprefix tests/property/test_,bulk_requests.py commit_marks.py decoders.py protocol_round_trips.py \
+		poller_simulation.py determinism.py) \
+	tests/format/test_protocol_conversation.py tests/integration/test_hostile_clients.py \
+	$(addprefix tests/integration/test_,daemon_protocol.py error_codes.py daemon_kill.py)
+# Resident memory: the sanitizer keeps what is freed.
+SANITIZE_NOT := tests/integration/test_daemon_protocol.py::test_pipeline_of_100000_requests_is_answered_in_order
+.PHONY: sanitize
+sanitize: $(READY) ## tests of the native leaves under the address and undefined-behaviour sanitizers of gcc
+	$(BIN)/python hatch_build.py $(SANITIZED) -O1 -g -Werror -fno-omit-frame-pointer \
+		-fsanitize=address,undefined -fno-sanitize-recover=undefined
+	export FASTJOURNAL_NATIVE=$(SANITIZED) PYTHONMALLOC=malloc FJ_HOSTILE_SECONDS=60 \
+		ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(gcc -print-file-name=libasan.so)"; \
+	$(BIN)/python -c 'from fastjournal import _native; assert _native.leaves, _native.reason'; \
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(SANITIZE_TESTS) $(ARGS) \
+		--deselect $(SANITIZE_NOT)
+
+COVERED := $(abspath build/covered)
 .PHONY: fuzz
-fuzz: $(VENV)/.ready ## look for inputs that break the codec; ARGS=600 for so many seconds
+fuzz: $(READY) ## look for inputs that break the codec; ARGS=600 for so many seconds; names lines of C that no input reaches
 	$(BIN)/python -m tests.property.fuzzing $(ARGS)
+	@if ! command -v gcov >/dev/null; then echo "left out: lines of codec.c that no input reaches: needs gcc and gcov"; exit; fi; \
+	rm -rf $(COVERED); \
+	$(BIN)/python hatch_build.py $(COVERED) -O0 --coverage -dumpdir $(COVERED)/ 2>/dev/null; \
+	FASTJOURNAL_NATIVE=$(COVERED) $(BIN)/python -m pytest -q \
+		tests/unit/test_protocol_fuzz.py tests/property/test_native_codec.py; \
+	cd $(NATIVE); echo "lines of the native codec that neither inputs nor tests reach:"; \
+	gcov --stdout --object-directory $(COVERED) codec.c | \
+		sed -nE 's/.*0:Source:(.*)/\1/p; /^ *#####/p' | grep -A1000 -E '^(codec.c|frames.h)$$' | sed '/^\//,$$d'
 
 .PHONY: lint
 lint: $(VENV)/.ready ## format, ruff, mypy --strict, import contracts: changes nothing
@@ -104,12 +148,13 @@ docs: $(VENV)/.ready ## build the documentation site into build/site: links chec
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.ready ## measure speed and memory, beside Redis and beanstalkd where installed
-	for file in tests/bench/bench_*.py; do \
+bench: $(READY) ## measure speed and memory, native and pure, beside Redis and beanstalkd where installed
+	$(BIN)/python -m tests.bench.bench_instructions --both
+	for file in $(filter-out %/bench_instructions.py,$(wildcard tests/bench/bench_*.py)); do \
 		echo "== $$file"; $(BIN)/python -m "tests.bench.$$(basename "$$file" .py)" $(ARGS); done
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.ready ## compare with Redis and beanstalkd (25 minutes), and write it into docs/performance.md
+bench-peers: $(READY) ## compare with Redis and beanstalkd (25 minutes), and write it into docs/performance.md
 	mkdir -p $(dir $(PEERS))
 	$(BIN)/python -m tests.bench.bench_peers --json $(PEERS) $(ARGS)
 	$(BIN)/python -m tests.bench.peers.page $(PEERS)
@@ -119,7 +164,7 @@ bench-peers-page: $(VENV)/.ready ## write docs/performance.md from the figures o
 	$(BIN)/python -m tests.bench.peers.page $(PEERS)
 
 .PHONY: soak
-soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--seconds 60", ARGS="--spool": kills around a spool
+soak: $(READY) ## load a daemon for an hour and watch its memory; ARGS="--seconds 60", ARGS="--spool": kills around a spool; ARGS="--failover": of daemons with a remote log
 	$(BIN)/python -m tests.soak.soak $(ARGS)
 
 .PHONY: build
@@ -150,8 +195,14 @@ container: ## image fastjournal:VERSION, by podman, buildah or docker
 		--tag "$(CONTAINER_TAG)" .
 
 .PHONY: test-container
-test-container: $(VENV)/.ready-base ## build the image and run it in files that are thrown away; needs root and podman
+test-container: $(VENV)/.ready ## build the image and run it in files that are thrown away; needs root and podman
 	packaging/try-container $(BIN)
+
+# What requires-python and the classifiers promise. DEBIAN=sid takes those that are not there from Debian.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+.PHONY: try-pythons
+try-pythons: $(VENV)/.ready ## build and try the wheel with each of PYTHONS; DEBIAN=sid gets missing ones: root and mmdebstrap
+	packaging/try-pythons $(BIN) $(PYTHONS)
 
 .PHONY: audit
 audit: $(VENV)/.ready ## look for known vulnerabilities of the pinned versions; needs the network
@@ -162,7 +213,7 @@ constraints: ## take the newest versions of everything and pin them in constrain
 	new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT; \
 	$(PYTHON) -m venv "$$new"; \
 	"$$new/bin/python" -m pip install --quiet --upgrade $(PIP); \
-	"$$new/bin/pip" install --quiet --upgrade $(BUILD_TOOLS) --editable '.[spark]' --group dev; \
+	"$$new/bin/pip" install --quiet --upgrade $(BUILD_TOOLS) --editable '.[all]' --group dev; \
 	{ echo '# Every version that the make targets install. Written by: make constraints'; \
 	  "$$new/bin/pip" freeze --all --exclude-editable; } >constraints.txt
 
@@ -173,5 +224,5 @@ install-systemd: ## install the units; PREFIX=, BINDIR= and DESTDIR= say where
 .PHONY: clean
 clean: ## remove everything that the other targets created
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-		.import_linter_cache spark-warehouse metastore_db derby.log
+		.import_linter_cache spark-warehouse metastore_db derby.log $(NATIVE)/*.so
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

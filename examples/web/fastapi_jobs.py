@@ -1,6 +1,5 @@
 """FastAPI application: one client for all requests, made and closed with the application."""
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -12,7 +11,7 @@ from fastjournal import Client
 
 def new_client() -> Client:
     """Return the client of the application; a test has another function here."""
-    return Client(os.environ.get("FASTJOURNAL_SERVER", "127.0.0.1:9923"))
+    return Client()
 
 
 @asynccontextmanager

@@ -3,14 +3,12 @@
 It connects at its first use, so in each worker that a server forks.
 """
 
-import os
-
 from flask import Flask
 
 from fastjournal import SyncClient
 
 app = Flask(__name__)
-jobs = SyncClient(os.environ.get("FASTJOURNAL_SERVER", "127.0.0.1:9923"))
+jobs = SyncClient()
 
 
 @app.post("/orders/<int:number>")
