@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from contextlib import suppress
 
 import pytest
@@ -17,7 +16,7 @@ from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.compaction.compact_segment import READ
-from tests.format.golden_log import GOLDEN, LIVE, build, live_of
+from tests.format.golden import build
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
@@ -277,27 +276,9 @@ def test_repair_that_the_operator_interrupts_leaves_nothing_half_done(
     assert stopped > 20
 
 
-def test_golden_log_is_what_the_daemon_writes_now() -> None:
+def test_damage_of_each_sealed_segment_of_the_golden_log_is_found() -> None:
     log = build()
-    written = {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
-    golden = {path.name: path.read_bytes() for path in GOLDEN.glob("*.log")}
-    assert golden == written, "renew it: python -m tests.format.golden_log"
-    assert json.loads((GOLDEN / LIVE).read_text()) == live_of(log)
-
-
-def test_chain_of_the_golden_log_is_whole_and_a_start_goes_on_with_it() -> None:
-    log = CompactedLog(cmdlog_seg_size=4096, tombstone_ttl=600)
-    log.writer.close()
-    log.disk = SimulatedDisk()
-    log.disk.mkdir(LOG)
-    for file in sorted(GOLDEN.glob("*.log")):
-        put(log.disk, int(file.stem), file.read_bytes())
-    assert verify(log.disk, LOG) == []
-    log.clock.instant_us = build().clock.instant_us
-    log.start()
-    assert live_of(log) == json.loads((GOLDEN / LIVE).read_text())
-    sealed = [info.number for info in log.writer.sealed]
-    for number in sealed:
+    for number in [info.number for info in log.writer.sealed]:
         for size in (8, ends(log.disk, number)[-2]):
             disk = log.disk.kill()
             disk.truncate(path_of(number), size)
