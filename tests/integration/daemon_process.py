@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,14 @@ class DaemonProcess:
     def said(self) -> str:
         """Return what it wrote to standard output and error."""
         return self.stderr_path.read_text() if self.stderr_path.exists() else ""
+
+    def segments(self) -> dict[str, os.stat_result]:
+        """Return the segments of its log; compaction may remove some meanwhile."""
+        found = {}
+        for path in self.log_path.glob("*.log"):
+            with suppress(FileNotFoundError):
+                found[path.name] = path.stat()
+        return found
 
     def __enter__(self) -> DaemonProcess:
         self.start()

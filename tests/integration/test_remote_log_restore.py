@@ -80,15 +80,17 @@ def busy(made: Installation) -> None:
     made.work(1)
     made.note(2)
     made.uploader.checkpoint(made.snapshot())
-    before = {path.name: path.stat().st_ino for path in made.daemon.log_path.glob("*.log")}
+    before = made.daemon.segments()
     made.uploader.take(b"2" * 16)
     for number in (2, 3):
         made.work(number)
         made.note(number + 1)
 
     def compacted() -> bool:
-        now = {path.name: path.stat().st_ino for path in made.daemon.log_path.glob("*.log")}
-        return any(now.get(name) != inode for name, inode in before.items())
+        now = made.daemon.segments()
+        return any(
+            name not in now or now[name].st_ino != old.st_ino for name, old in before.items()
+        )
 
     wait_until(compacted)
     made.note(5)
