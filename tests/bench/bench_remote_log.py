@@ -1,17 +1,24 @@
 """Remote log under load: throughput and processor time with a store that takes its time.
 
     python -m tests.bench.bench_remote_log [--store-ms 5] [--rounds 5]
+    python -m tests.bench.bench_remote_log --standby
+    python -m tests.bench.bench_remote_log --restore LOG
 
 Each create of the daemon's store takes so long. It is measured in turns with a daemon without a
 remote log. Two loads of persistent SETs with values of 100 bytes: 50 clients that wait for each
 reply, and windows of 256 on 8 connections. The last line of each says what the remote log costs, as
 shares of the throughput and of the processor time of a SET without one.
+
+``--standby``: processor time of an installed standby at 1,000 SETs a second, with chunks each 5 and
+each 30 ms. ``--restore``: what the restore of a log takes that a daemon has stored in a directory,
+beside a copy of the objects, and the start on it. Both stores are directories.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -25,14 +32,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.bench_commit import Round, frame, load
+from tests.bench.bench_start import start
 from tests.bench.one_connection import DIRECTORY, WINDOW, Connection
-from tests.bench.paced import processor_seconds
+from tests.bench.paced import Paced, processor_seconds
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed
 
 ROUND_SECONDS = 2.0
 CLIENTS = 50
 CONNECTIONS = 8
 WINDOWS = 60
 START_SECONDS = 60.0
+STANDBY_RATE, STANDBY_SECONDS, STANDBY_WINDOW = 1000, 20, 10
 FRAMES = 100_000
 """More than the clients send in a round."""
 NUMBERS = count()
@@ -110,7 +121,7 @@ class Daemon:
 
     def __init__(self, directory: Path, store_ms: float) -> None:
         ready = directory / "ready"
-        command = [sys.executable, "-c", PROGRAM, str(store_ms), directory / "log", ready]
+        command = [sys.executable, "-c", PROGRAM, str(store_ms), f"{directory}/log", str(ready)]
         path = ":".join(str(Path(__file__).parents[2] / part) for part in ("", "daemon"))
         self.process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path})
         deadline = time.monotonic() + START_SECONDS
@@ -163,12 +174,99 @@ def windows(address: str) -> tuple[int, float]:
 LOADS = {f"{CLIENTS} clients": single_requests, f"{CONNECTIONS} x {WINDOW}": windows}
 
 
+def node(directory: Path, name: str, *options: str) -> DaemonProcess:
+    """Return a node of the remote log in a directory, which is not started."""
+    (directory / name).mkdir()
+    url = f"file://{directory}/store"
+    return DaemonProcess(
+        directory / name, "--remote-log", url, "--remote-node", name, *options, own_interpreter=True
+    )
+
+
+def wait(condition: Callable[[], bool], seconds: float) -> None:
+    """Return once the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError("a node did not become what it should")
+        time.sleep(0.05)
+
+
+def measure_standby(chunk_ms: int) -> None:
+    """Print which share of a processor a standby takes."""
+    with tempfile.TemporaryDirectory(dir=DIRECTORY) as name:
+        directory = Path(name)
+        url = f"file://{directory}/store"
+        subprocess.run([installed("fj-cli"), "remote", "create", url], check=True)
+        primary = node(directory, "a", "--remote-interval", str(chunk_ms))
+        standby = node(directory, "b")
+        try:
+            primary.start()
+            standby.launch()
+            wait(lambda: "standby of a" in standby.said(), START_SECONDS)
+            connection = Connection(primary.address)
+            count = STANDBY_RATE * STANDBY_SECONDS // STANDBY_WINDOW
+            windows = connection.windows(count * STANDBY_WINDOW, STANDBY_WINDOW)
+            paced = Paced(primary.address, 1)
+            before = processor_seconds(standby.pid)
+            found = paced.run(windows, STANDBY_WINDOW, STANDBY_RATE, STANDBY_SECONDS)
+            used = processor_seconds(standby.pid) - before
+            print(
+                f"standby, chunks each {chunk_ms} ms: {used / STANDBY_SECONDS:.3f} of a processor"
+                f" at {found.requests_per_second:,.0f} SETs a second",
+                flush=True,
+            )
+        finally:
+            primary.kill()
+            standby.kill()
+
+
+def measure_restore(log: Path) -> None:
+    """Print how long the restore of a log takes, a copy of its objects, and a start on it."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as name:
+        directory = Path(name)
+        primary = node(directory, "a")
+        shutil.copytree(log, primary.log_path)
+        primary.launch()
+        try:
+            wait(lambda: primary.is_ready, 30 * START_SECONDS)
+            if primary.stop():
+                raise RuntimeError("the daemon failed")
+        finally:
+            primary.kill()
+        shutil.rmtree(primary.directory)
+        began = time.perf_counter()
+        shutil.copytree(directory / "store", directory / "copy")
+        subprocess.run(["sync", "-f", directory], check=True)
+        copied = time.perf_counter()
+        shutil.rmtree(directory / "copy")
+        command = (installed("fj-cli"), "remote", "restore", f"file://{directory}/store")
+        restoring = time.perf_counter()
+        subprocess.run([*command, directory / "log"], check=True)
+        restored = time.perf_counter()
+        size = sum(path.stat().st_size for path in (directory / "log").glob("*.log"))
+        started = start(directory / "log", directory / "ready")["seconds"]
+        print(
+            f"{size:,} bytes: restore {restored - restoring:.1f} s, copy of the objects"
+            f" {copied - began:.1f} s, start {started:.1f} s"
+        )
+
+
 def main() -> None:
     """Measure in turns, and print."""
     parser = argparse.ArgumentParser(description="Measure the remote log.")
     parser.add_argument("--store-ms", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--standby", action="store_true")
+    parser.add_argument("--restore", type=Path)
     given = parser.parse_args()
+    if given.restore:
+        measure_restore(given.restore)
+        return
+    if given.standby:
+        for chunk_ms in (5, 30):
+            measure_standby(chunk_ms)
+        return
     found: dict[tuple[str, float], list[Figures]] = {}
     for _ in range(given.rounds):
         for store_ms in (0.0, given.store_ms):
