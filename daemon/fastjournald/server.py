@@ -142,6 +142,7 @@ class Server:
             queue_up=self.turn_scheduler.queue_up,
             pass_on=self.turn_scheduler.pass_on,
             next_turn=self.turn_scheduler.next_turn,
+            is_alone=self.turn_scheduler.is_alone,
             wait_matched=self.notifier.wait_matched,
             wait_notification_turn=self.notifier.wait_notification_turn,
         )

@@ -327,7 +327,9 @@ class Rounds:
             settle_now=self._settle_now,
             releasable=lambda: daemon.writer.settled,
         )
-        self.poller = Poller(commit, daemon.shared, lambda: daemon.now, lambda: None)
+        self.poller = Poller(
+            commit, daemon.shared, lambda: daemon.now, lambda: None, lambda _: False
+        )
         self.poller._epoll = self.epoll = select.epoll()
         self.clients = list[PolledTransport]()
         self.ours = list[socket.socket]()

@@ -19,7 +19,7 @@ import trio.testing
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournald.net.plain_socket import PlainSocket
-from fastjournald.net.poller import ROUNDS_A_TURN
+from fastjournald.net.poller import LITTLE_WORK, ROUNDS_A_TURN
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
 from tests.unit.test_session_limits import NOP, ended, set_
 
@@ -74,7 +74,7 @@ async def test_poller_takes_rounds_in_one_turn_where_no_task_has_anything_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At most 16, each with a turn of the budget: then others may run."""
-    requests, taken = 100, list[int]()
+    taken = list[int]()
 
     class Turns(trio.abc.Instrument):
         def after_io_wait(self, timeout: float) -> None:
@@ -92,33 +92,80 @@ async def test_poller_takes_rounds_in_one_turn_where_no_task_has_anything_to_do(
             take_round(*given)
 
         monkeypatch.setattr(poller, "_take_round", noted)
-        with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
-            sent = list[None]()
-
-            def send() -> None:
-                if len(sent) < requests:
-                    plain.send(encode_request(NOP))
-                    sent.append(None)
-
-            def answer_at_once(*given: Any) -> Any:
-                """The client has its reply, and sends the next request."""
-                send()
-                return select.select(*given)
-
-            monkeypatch.setattr(
-                "fastjournald.net.poller.select",
-                SimpleNamespace(**vars(select) | {"select": answer_at_once}),
-            )
-            trio.lowlevel.add_instrument(turns := Turns())
-            for number in range(requests):
-                if len(sent) == number:
-                    send()
-                assert (await peer.reply()) is not None
-            trio.lowlevel.remove_instrument(turns)
-        assert sum(taken) >= requests
+        trio.lowlevel.add_instrument(turns := Turns())
+        await ask_again_at_once(peer, monkeypatch)
+        trio.lowlevel.remove_instrument(turns)
+        assert sum(taken) >= REQUESTS
         assert 1 < max(taken) <= ROUNDS_A_TURN
-        assert len(begun) >= requests
+        assert len(begun) >= REQUESTS
         await trio.aclose_forcefully(peer.stream)
+
+
+@pytest.mark.parametrize("what", ["task", "call of a thread"])
+async def test_poller_ends_its_rounds_where_a_round_has_given_somebody_something_to_do(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, token = list[str](), trio.lowlevel.current_trio_token()
+    lot = trio.lowlevel.ParkingLot()
+
+    async def other() -> None:
+        while True:
+            await lot.park()
+            order.append("other")
+
+    async with ServerFixture().open() as fixture, trio.open_nursery() as nursery:
+        peer = connect_pair(fixture)
+        await peer.ask(NOP)
+        nursery.start_soon(other)
+        await trio.testing.wait_all_tasks_blocked()
+        poller, store = fixture.server.connections.poller, fixture.server.runtime.engine.store
+        take_round = poller._take_round
+
+        def noted(*given: Any) -> None:
+            order.append("round")
+            take_round(*given)
+            if what == "task":
+                lot.unpark()
+            else:
+                # far from that work the poller does not look for such calls
+                store.work += LITTLE_WORK
+                token.run_sync_soon(order.append, "other")
+
+        monkeypatch.setattr(poller, "_take_round", noted)
+        await ask_again_at_once(peer, monkeypatch)
+        monkeypatch.undo()
+        await trio.aclose_forcefully(peer.stream)
+        nursery.cancel_scope.cancel()
+    assert order.count("round") >= REQUESTS
+    assert "round round" not in " ".join(order)
+
+
+REQUESTS = 100
+
+
+async def ask_again_at_once(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send requests one at a time, the next one before the poller waits for it."""
+    sent = list[None]()
+    with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
+
+        def send() -> None:
+            if len(sent) < REQUESTS:
+                plain.send(encode_request(NOP))
+                sent.append(None)
+
+        def answer_at_once(*given: Any) -> Any:
+            """The client has its reply, and sends the next request."""
+            send()
+            return select.select(*given)
+
+        monkeypatch.setattr(
+            "fastjournald.net.poller.select",
+            SimpleNamespace(**vars(select) | {"select": answer_at_once}),
+        )
+        for number in range(REQUESTS):
+            if len(sent) == number:
+                send()
+            assert (await peer.reply()) is not None
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -103,3 +105,73 @@ async def test_waiting_client_that_is_cancelled_leaves_the_others_their_turn(loo
                 nursery.cancel_scope.cancel()
             await scheduler.wait(last)
             background.cancel_scope.cancel()
+
+
+# --- whether a task is alone ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipes() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    """Sockets by which the system wakes two tasks in one turn: nothing else has to run for it."""
+    made = [socket.socketpair() for _ in range(2)]
+    yield made
+    for pair in made:
+        for end in pair:
+            end.close()
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [
+        ("nobody", True),
+        ("one that sleeps for longer", True),
+        ("one whose time comes", False),
+        ("one that is woken in the same turn", False),
+        ("one that it wakes", False),
+        ("one that it starts", False),
+        ("one that it cancels", False),
+    ],
+)
+async def test_task_is_alone_where_no_other_can_run_before_its_time_is_over(
+    beside: str, expected: bool, loop: Loop, pipes: list[tuple[socket.socket, socket.socket]]
+) -> None:
+    scheduler, event, scope = loop.scheduler, trio.Event(), trio.CancelScope()
+    (ours, theirs), (our_other, their_other) = pipes
+
+    async def other() -> None:
+        with scope:
+            if "sleeps" in beside or "time comes" in beside:
+                await trio.sleep(600 if "longer" in beside else 60)
+            elif "same turn" in beside:
+                await trio.lowlevel.wait_readable(their_other)
+            elif beside != "nobody":
+                await event.wait()
+
+    async with trio.open_nursery() as background:
+        background.start_soon(scheduler.run)
+        background.start_soon(other)
+        await trio.testing.wait_all_tasks_blocked()
+        for end in (ours, our_other):
+            end.send(b"x")
+        await trio.lowlevel.wait_readable(theirs)
+        if "wakes" in beside:
+            event.set()
+        elif "starts" in beside:
+            background.start_soon(trio.sleep, 0)
+        elif "cancels" in beside:
+            scope.cancel()
+        assert scheduler.is_alone(120) is expected
+        scheduler.next_turn()
+        assert scheduler.is_alone(120) is expected, "no task has run meanwhile"
+        background.cancel_scope.cancel()
+
+
+async def test_task_that_only_yields_is_not_alone_as_nobody_knows_the_next_timeout(
+    loop: Loop,
+) -> None:
+    async with trio.open_nursery() as background:
+        background.start_soon(loop.scheduler.run)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.lowlevel.checkpoint()
+        assert not loop.scheduler.is_alone(0)
+        background.cancel_scope.cancel()

@@ -166,7 +166,13 @@ class Connections:
             wake_tasks=runtime.wake_tasks,
             release_undelivered=runtime.release_undelivered,
         )
-        self.poller = Poller(runtime.commit, self._shared, runtime.clock.now_us, services.next_turn)
+        self.poller = Poller(
+            runtime.commit,
+            self._shared,
+            runtime.clock.now_us,
+            services.next_turn,
+            services.is_alone,
+        )
         """Serves plain connections."""
         self._handshakes = Handshakes()
         self._silent: EvictionQueue[ClientTransport] = EvictionQueue()

@@ -81,6 +81,10 @@ no other client has had any done since: none with TLS either, and none in a scan
 ROUNDS_A_TURN = 16
 """Rounds that the poller takes at most in one turn of the event loop."""
 
+LITTLE_WORK = TURN_WORK // 2
+"""Work of the rounds of one turn after which the poller also looks whether a thread calls, which is
+dear: sixteen lone requests do less."""
+
 PAUSE_SECONDS = 0.0002
 """Longest wait for the next round of the same turn: sockets of others are not watched meanwhile."""
 
@@ -98,6 +102,7 @@ class Poller:
         shared: Engine and budgets.
         now_us: Clock.
         next_turn: Ends a turn of the budget, and begins the next one.
+        is_alone: Whether no other task runs in this turn, nor within so many seconds.
     """
 
     def __init__(
@@ -106,15 +111,18 @@ class Poller:
         shared: Shared,
         now_us: Callable[[], int],
         next_turn: Callable[[], None],
+        is_alone: Callable[[float], bool],
     ) -> None:
         self._commit = commit
         self._remote = commit.remote
         self._together = SharedBatch(shared)
         self._now_us = now_us
         self._turns = shared.turns
+        self._store = shared.engine.store
         self._memory = shared.memory
         self._listeners = shared.engine.subscriptions.subscribers
         self._next_turn = next_turn
+        self._is_alone = is_alone
         self._buffer = bytearray(BUFFER_BYTES)
         self._clients: dict[int, PolledTransport] = {}
         """Connections by descriptor."""
@@ -244,32 +252,36 @@ class Poller:
                 self._asleep = True
                 await trio.lowlevel.wait_readable(descriptor)
                 self._asleep = False
+            much = self._store.work + LITTLE_WORK
             self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
             # select takes no larger descriptors
             rounds = ROUNDS_A_TURN if descriptor < FD_SETSIZE else 1
-            while (rounds := rounds - 1) and self._only_waits():
+            while (rounds := rounds - 1) and self._only_waits(much):
                 if not select.select((descriptor,), (), (), PAUSE_SECONDS)[0]:
                     break
                 self._next_turn()
                 self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
 
-    def _only_waits(self) -> bool:
-        """Return whether nothing is to be done before something is received, in no task either."""
-        if self._ready or self._unsettled or self.over:
+    def _only_waits(self, much: int) -> bool:
+        """Return whether nothing is to be done before something is received, in no task either.
+
+        Args:
+            much: ``Store.work`` from which on calls of threads are looked for.
+        """
+        if self._ready or self._unsettled or self._stopping or not self._is_alone(PAUSE_SECONDS):
             return False
-        tasks = trio.lowlevel.current_statistics()
-        return not (
-            tasks.tasks_runnable
-            or tasks.run_sync_soon_queue_size
-            or tasks.seconds_to_next_deadline < PAUSE_SECONDS
+        return (
+            self._store.work < much
+            or not trio.lowlevel.current_statistics().run_sync_soon_queue_size
         )
 
     def _take_round(self, epoll: select.epoll, events: list[tuple[int, int]]) -> None:
         clients, ready, remote = self._clients, self._ready, self._remote
         if remote is not None:
             remote.test_lease()
-        for _ in range(len(ready)):
-            ready.popleft().begin_turn()
+        if ready:
+            for _ in range(len(ready)):
+                ready.popleft().begin_turn()
         asked = [clients[descriptor] for descriptor, _ in events if descriptor in clients]
         together = self._together if len(asked) > 1 else None
         received = self._receive(asked)

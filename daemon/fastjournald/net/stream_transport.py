@@ -85,6 +85,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Yields to other clients, and waits for the next turn of this one."""
     next_turn: Callable[[], None]
     """Ends a turn and begins the next one, where no task has anything to do."""
+    is_alone: Callable[[float], bool]
+    """Returns whether no other task runs in this turn, nor within so many seconds."""
     wait_matched: Callable[[], Awaitable[None]]
     """Waits while the queue of unmatched changes is full (backpressure)."""
     wait_notification_turn: Callable[[], Awaitable[None]]
