@@ -272,8 +272,10 @@ class LogWriter:
         if self._failure is not None:
             raise self._failure
         segment = self._current
-        if segment is None or not self._buffer:
-            segment = self._segment_for(now_us)
+        if segment is None or (
+            not self._buffer and (segment.bytes >= self.segment_bytes_max or not segment.records)
+        ):
+            segment = self._begin_segment(now_us)
         position = segment.number << OFFSET_BITS | segment.bytes
         self._take(segment, data, records, now_us)
         return position
@@ -424,10 +426,8 @@ class LogWriter:
         self._sync_file(self._file, directory=True)
         self.durable_at = pack_position(active.number, active.bytes)
 
-    def _segment_for(self, now_us: int) -> ActiveSegment:
+    def _begin_segment(self, now_us: int) -> ActiveSegment:
         segment = self._current
-        if segment is not None and segment.records and segment.bytes < self.segment_bytes_max:
-            return segment
         if segment is not None and not segment.records:
             # left by a crash between the header and the first record
             previous = self.sealed[-1] if self.sealed else None
@@ -447,20 +447,21 @@ class LogWriter:
         return segment
 
     def _take(self, segment: ActiveSegment, data: bytes, records: int, now_us: int) -> None:
+        size = len(data)
         self._buffer.append(data)
-        self.appended += len(data)
-        segment.bytes += len(data)
+        self.appended += size
+        segment.bytes += size
         if records:
             # a tombstone that compaction writes again has the time of its first record
-            stamp = data[:TIME_BYTES]
+            stamp, low, high = data[:TIME_BYTES], segment.low, segment.high
             if not segment.records:
                 segment.first_us = now_us
                 segment.low = segment.high = stamp
             # None: a segment from before the start, whose earliest and latest times are not known
-            elif segment.low is not None and segment.high is not None:
-                if stamp < segment.low:
+            elif low is not None and high is not None:
+                if stamp < low:
                     segment.low = stamp
-                elif stamp > segment.high:
+                elif stamp > high:
                     segment.high = stamp
             segment.records += records
             segment.last_us = now_us

@@ -207,7 +207,7 @@ class GroupCommit:
         self.writer = writer
         self.remote: Remote | None = None
         """The remote log; None: there is none."""
-        self._policy = policy
+        self._syncs_always = policy is SyncPolicy.ALWAYS
         self.batch_bytes = Histogram(26)
         """Histogram of bytes per write, up to 64 MiB."""
         self.sync_us = Histogram(24)
@@ -282,12 +282,13 @@ class GroupCommit:
         Raises:
             LogFailedError: A write or sync failed, this one or one before.
         """
-        writer, syncs = self.writer, self._policy is SyncPolicy.ALWAYS
+        writer = self.writer
         if writer.settled >= writer.appended:
             return True
         if self.remote is not None and self.remote.leads:
             self.remote.look()
             return False
+        syncs = self._syncs_always
         if self._led or writer.seals_next or (syncs and self.estimate.choose(alone=alone)):
             return False
         self._write_now()
@@ -326,7 +327,7 @@ class GroupCommit:
         Raises:
             LogFailedError: A write or sync failed.
         """
-        if self._policy is SyncPolicy.ALWAYS:
+        if self._syncs_always:
             async with self.exclusive():
                 if self.writer.durable < self.writer.written:
                     await self._sync()
@@ -386,7 +387,7 @@ class GroupCommit:
         try:
             await self._gather()
             await self._write()
-            if self._policy is SyncPolicy.ALWAYS:
+            if self._syncs_always:
                 durable = self.writer.durable
                 await self._sync()
                 if self.estimate.in_thread:
@@ -425,10 +426,11 @@ class GroupCommit:
         self._write_now()
 
     def _write_now(self) -> None:
-        written = self.writer.written
-        self.writer.write()
-        if self.writer.written > written:
-            self.batch_bytes.add(self.writer.written - written)
+        writer = self.writer
+        before = writer.written
+        writer.write()
+        if size := writer.written - before:
+            self.batch_bytes.add(size)
 
     async def _sync(self) -> None:
         if self.estimate.choose():
@@ -469,7 +471,7 @@ class GroupCommit:
     def _may_write(self) -> bool:
         """Whether to write while a thread syncs."""
         waiting = self.writer.appended - self.writer.written
-        enough = WRITE_BYTES_MIN if self._policy is SyncPolicy.ALWAYS else 1
+        enough = WRITE_BYTES_MIN if self._syncs_always else 1
         return self._writable and waiting >= enough and not self.writer.seals_next
 
     async def _write_meanwhile(self) -> None:
@@ -481,7 +483,7 @@ class GroupCommit:
                 self._write_now()
         finally:
             self._writing = False
-            if self._policy is not SyncPolicy.ALWAYS:
+            if not self._syncs_always:
                 self._others.unpark_all()
 
 
