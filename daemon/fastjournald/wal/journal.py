@@ -218,7 +218,8 @@ class Journal:
             replaced: Index in ``entries`` to the removed entry whose URI the new one took, and the
                 timestamp of its tombstone.
         """
-        replaced = {at: old for at, old in replaced.items() if old[0].run is not None}
+        if replaced:
+            replaced = {at: old for at, old in replaced.items() if old[0].run is not None}
         if self._encode.store_entries(entries, now, replaced, self.records, self._append):
             return
         parts = self._encode.new_entries(entries, now)

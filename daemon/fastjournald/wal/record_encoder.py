@@ -449,8 +449,16 @@ class RecordEncoder:
             return False
         ids = self._ids
         stored = _native.leaves.store_entries(
-            *(entries, now, replaced, records.tables, ids.prefix, ids.run, ids.entry_serial),
-            *(self._plain_header, self._header_of_domain, append),
+            entries,
+            now,
+            replaced,
+            records.tables,
+            ids.prefix,
+            ids.run,
+            ids.entry_serial,
+            self._plain_header,
+            self._header_of_domain,
+            append,
         )
         if stored is None:
             return False
