@@ -283,14 +283,13 @@ class Poller:
             for _ in range(len(ready)):
                 ready.popleft().begin_turn()
         asked = [clients[descriptor] for descriptor, _ in events if descriptor in clients]
-        together = self._together if len(asked) > 1 else None
         received = self._receive(asked)
         at, end = 0, len(asked)
+        alone = end <= 1
+        together = None if alone else self._together
         while at < end:
             if received[at] is not None:
-                at = self._together.take_received(
-                    asked, received, at, self._unsettled, alone=together is None
-                )
+                at = self._together.take_received(asked, received, at, self._unsettled, alone=alone)
                 if at == end:
                     break
             client = asked[at]
@@ -298,8 +297,9 @@ class Poller:
                 epoll.unregister(client.plain.socket.fileno())
                 client.registered = False
             at += 1
-        if self._together.waits:
-            self._handle_together(alone=together is None)
+        if self._unsettled:
+            # who has joined is among them
+            self._handle_together(alone=alone)
         if self._unsettled and not self._settling:
             alone = len(self._unsettled) == 1 and self._turns.in_row >= ALONE_PIECES
             if self._commit.settle_now(alone=alone):

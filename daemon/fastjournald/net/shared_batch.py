@@ -129,11 +129,6 @@ class SharedBatch:
         )
         return joined
 
-    @property
-    def waits(self) -> bool:
-        """Whether any request was taken and not handled so far."""
-        return any(run.requests for run in self._runs.values())
-
     def carry_out(self, now: int, *, alone: bool = False) -> set[Member]:
         """Handle the requests that were taken; return the members that keep theirs.
 
@@ -159,30 +154,31 @@ class SharedBatch:
         one request or none, a miss, the next bulk begins further on: 2, 4, 8 ... members keep
         theirs.
         """
-        members, requests = run.members, run.requests
+        members, requests, shared = run.members, run.requests, self._shared
+        latencies, log = shared.latencies, shared.log
         at, end, misses = 0, len(requests), 0
         while at < end - (not alone):
-            replies = self._shared.engine.handle_together(requests, run.grant, now, at)
-            self._answer(members, at, replies)
-            mark = self._shared.log.appended
-            if replies:
+            replies = shared.engine.handle_together(requests, run.grant, now, at)
+            done = len(replies)
+            if done:
+                mark = log.appended
+                self._answer(members, at, replies, mark)
                 if alone:
                     members[at].count_alone()
-                latencies = self._shared.latencies
-                answered = mark, latencies.began, requests[at].function, len(replies)
-                latencies.answered.append(answered)
-            at += len(replies)
-            misses = 0 if len(replies) > 1 else misses + 1
-            left.update(members[at : at + (1 << misses)])
-            at += 1 << misses
-        left.update(members[at:])
-        shared = self._shared
+                latencies.answered.append((mark, latencies.began, requests[at].function, done))
+                at += done
+            if at < end:
+                misses = 0 if done > 1 else misses + 1
+                left.update(members[at : at + (1 << misses)])
+                at += 1 << misses
+        if at < end:
+            left.update(members[at:])
         if shared.engine.signals.bits or shared.log.appended >= shared.backpressure.look_at:
             shared.after_requests(now)
 
-    def _answer(self, members: list[Member], at: int, replies: list[bytes]) -> None:
-        """Hand the replies to the members from ``at`` on."""
-        rounds, mark, done = _native.rounds, self._shared.log.appended, 0
+    def _answer(self, members: list[Member], at: int, replies: list[bytes], mark: int) -> None:
+        """Hand the replies, and their commit mark, to the members from ``at`` on."""
+        rounds, done = _native.rounds, 0
         if rounds is not None:
             done = rounds.answer(members, at, replies, mark, self._shared.memory)
         for place in range(done, len(replies)):
