@@ -124,7 +124,7 @@ class TurnScheduler(trio.abc.Instrument):
         """Return whether no task but the calling one runs in this turn or within some seconds.
 
         It knows this from what the event loop tells an instrument: to ask the loop each time would
-        cost a lone request a fifth of its instructions. Sockets and calls of threads
+        cost a lone request a seventh of its instructions. Sockets and calls of threads
         (``run_sync_soon``) are not seen, as the loop itself looks at them only in its next turn.
 
         Args:
