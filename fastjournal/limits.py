@@ -295,9 +295,9 @@ SCAN_PAGE_WORK = 50_000
 """Work after which a scan ends its page if others wait: so large pages of range scans take few
 turns."""
 
-SCAN_SHARED_PAGE_WORK = 10_000
-"""Work after which a scan ends its page if other clients work meanwhile: some 10 ms of its own, and
-their turns."""
+SCAN_SHARED_PAGE_WORK = 2_400
+"""Work after which a scan ends its page if other clients work meanwhile: three slices of its own,
+and their turns."""
 
 SCAN_OTHERS_WORK = 1_000
 """Work of others from which a scan counts as beside them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, count
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +21,6 @@ from fastjournal.limits import (
     GONE_KEYS_MAX,
     KEY_BYTES_MAX,
     RELIEVED_KEYS,
-    SCAN_SHARED_PAGE_WORK,
     TURN_WORK,
 )
 from fastjournal.protocol import Function, Query, Request, ValueType, decode_reply
@@ -36,8 +35,16 @@ from fastjournald.engine.handlers.scan.page import (
     decode_cursor,
     encode_cursor,
 )
+from fastjournald.engine.key_filter import LongMatches
 from fastjournald.runtime import Counters
-from fastjournald.tasks.scan_runner import Place, ScanQueue, ScanRunner
+from fastjournald.tables.value_cache import Unreadable
+from fastjournald.tasks.scan_runner import (
+    OTHERS_SECONDS,
+    SHARED_SLICES,
+    Place,
+    ScanQueue,
+    ScanRunner,
+)
 
 NUMBER = 20_000
 
@@ -163,58 +170,180 @@ def stays() -> bool:
     return False
 
 
-@pytest.mark.parametrize("others", [0, 50])
-@pytest.mark.parametrize("key", [b"", b"[08]$"], ids=["range", "expression"])
-async def test_page_of_a_scan_ends_by_work_beside_others(key: bytes, others: int) -> None:
-    """Without a count it is whole where nobody else works; each key comes once in any case."""
-    engine, _ = indexed()
-    keys = [b"%08x" % number for number in range(NUMBER)]
-    for at in keys:
-        engine.handle("writer", Request(Function.SET, key=at, value_type=ValueType.BUFFER), 1)
-    turns: Any = TurnBudget(engine.store)
-    clock = SimpleNamespace(now_us=lambda: 1)
-    runtime: Any = SimpleNamespace(
-        engine=engine,
-        counters=Counters(),
-        turns=turns,
-        clock=clock,
-        after_requests=lambda _: None,
-        release_undelivered=lambda _: None,
-    )
-    waits: Any = None
-    runner = ScanRunner(runtime, waits, waits)
+KEYS = [b"%08x" % number for number in range(NUMBER)]
+MATCHES = KEYS[::8]
+"""Those of ``QUERIES["expression"]``."""
+QUERIES: dict[str, dict[str, Any]] = {
+    "range": {"key": b"", "second_key": b"", "flags": Query.RANGE << QUERY_SHIFT},
+    "expression": {"key": b"[08]$", "flags": Query.REGEX << QUERY_SHIFT},
+}
+REPLY_SLICES = 2
+"""Slices in which the reply of so short a page is encoded."""
 
-    async def work_meanwhile() -> None:
+
+class CountedScans(ScanRunner):
+    """Carries out scans of ``KEYS``, and counts their slices; others work in each round between."""
+
+    def __init__(self) -> None:
+        self.engine, index = indexed()
+        for key in KEYS:
+            asked = Request(Function.SET, key=key, value_type=ValueType.BUFFER)
+            self.engine.handle("writer", asked, 1)
+        while index.merge(NUMBER):
+            pass
+        self.turns: Any = TurnBudget(self.engine.store)
+        runtime: Any = SimpleNamespace(
+            engine=self.engine,
+            counters=Counters(),
+            turns=self.turns,
+            clock=SimpleNamespace(now_us=lambda: 1),
+            after_requests=lambda _: None,
+            release_undelivered=lambda _: None,
+        )
+        waits: Any = None
+        super().__init__(runtime, waits, waits)
+        self.works: list[int] = []
+        """Work of each slice."""
+        self.others = 0
+        """Work of others in a round."""
+        self.idle_rounds = 0
+        """Rounds in which they do nothing after each with work."""
+
+    def _slice(self, scan: Scan, unreadable: Unreadable) -> Any:
+        before = self.engine.store.work
+        outcome = super()._slice(scan, unreadable)
+        self.works.append(self.engine.store.work - before)
+        return outcome
+
+    async def work_meanwhile(self) -> None:
+        for number in count():
+            await trio.lowlevel.checkpoint()
+            if not number % (self.idle_rounds + 1):
+                self.engine.store.work += self.others
+
+    async def page(self, **fields: Any) -> tuple[list[bytes], bytes | None, list[int]]:
+        """Return keys and cursor of a page, and the work of each of its slices."""
+        scan = self.engine.handle("reader", Request(Function.GET, **fields), 1)
+        assert isinstance(scan, Scan)
+        share = Share()
+        assert self.turns.admits(share)
+        self.works = []
+        reply = decode_reply(await self.run(scan, bool, bool, share))
+        return [pair.key for pair in reply.pairs or ()], reply.cursor, self.works
+
+    async def pages(self, **fields: Any) -> list[tuple[list[bytes], list[int]]]:
+        """Return keys and slices of all pages, beside others."""
+        pages = []
+        cursor: bytes | None = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.work_meanwhile)
+            while cursor is not None:
+                keys, cursor, works = await self.page(**fields)
+                pages.append((keys, works))
+                fields = {"key": cursor, "flags": Query.CURSOR << QUERY_SHIFT}
+            nursery.cancel_scope.cancel()
+        return pages
+
+
+@pytest.fixture
+def scans(autojump_clock: MockClock) -> CountedScans:
+    """Without a moment in which all tasks wait, no time passes."""
+    return CountedScans()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_page_is_whole_where_nobody_else_works(query: str, scans: CountedScans) -> None:
+    pages = await scans.pages(**QUERIES[query])
+    assert [keys for keys, _ in pages] == [KEYS if query == "range" else MATCHES]
+
+
+@pytest.mark.parametrize("idle_rounds", [0, 7])
+@pytest.mark.parametrize("query", QUERIES)
+async def test_page_has_few_slices_beside_others(
+    query: str, idle_rounds: int, scans: CountedScans
+) -> None:
+    """Also where others do nothing during a whole slice. Each key comes once."""
+    scans.others, scans.idle_rounds = limits.SCAN_OTHERS_WORK, idle_rounds
+    pages = await scans.pages(**QUERIES[query])
+    found = list(chain.from_iterable(keys for keys, _ in pages))
+    assert found == (KEYS if query == "range" else MATCHES)
+    # the first page is done before others have worked at all, at the worst
+    assert max(len(works) for _, works in pages[1:]) <= SHARED_SLICES + REPLY_SLICES
+    assert max(sum(works) for _, works in pages[1:]) < 2 * limits.SCAN_SHARED_PAGE_WORK
+    assert len(pages[0][1]) <= SHARED_SLICES + REPLY_SLICES + idle_rounds
+
+
+async def test_page_ends_as_soon_as_little_work_of_others_has_come_together(
+    scans: CountedScans,
+) -> None:
+    scans.others = limits.SCAN_OTHERS_WORK // 20
+    (_, first), *others = await scans.pages(**QUERIES["range"])
+    assert SHARED_SLICES + REPLY_SLICES < len(first) <= 20 + REPLY_SLICES
+    assert max(len(works) for _, works in others) <= SHARED_SLICES + REPLY_SLICES
+
+
+async def test_page_is_whole_again_a_while_after_others_have_worked(
+    scans: CountedScans, autojump_clock: MockClock
+) -> None:
+    scans.others = limits.SCAN_OTHERS_WORK
+    assert len(await scans.pages(**QUERIES["range"])) > 1
+    scans.others = 0
+    assert len(await scans.pages(**QUERIES["range"])) > 1
+    autojump_clock.jump(OTHERS_SECONDS)
+    assert len(await scans.pages(**QUERIES["range"])) == 1
+
+
+async def test_thread_matches_no_keys_for_a_page_that_has_ended(
+    scans: CountedScans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    run = LongMatches.run
+
+    def counted(matches: LongMatches) -> None:
+        passes.append(1)
+        run(matches)
+
+    monkeypatch.setattr(LongMatches, "run", counted)
+    monkeypatch.setattr("fastjournald.engine.key_filter.LONG_MATCH_WORK", 0)
+    monkeypatch.setattr(limits, "SCAN_OTHERS_WORK", 0)
+    keys, cursor, works = await scans.page(**QUERIES["expression"])
+    assert len(passes) == SHARED_SLICES - 1, "the first slice has asked for the first ones"
+    assert len(works) == SHARED_SLICES + 1
+    assert keys == MATCHES[: len(keys)]
+    assert cursor
+
+
+async def test_merging_the_index_in_turns_is_no_work_of_others(scans: CountedScans) -> None:
+    index = scans.engine.store.keys.sorted_keys()
+    merged = 0
+
+    async def merge_meanwhile() -> None:
+        nonlocal merged
         while True:
             await trio.lowlevel.checkpoint()
-            engine.store.work += others
+            index.gone += [b"gone %d" % number for number in range(GONE_KEYS_KEPT)]
+            await scans._merge_in_turn(index, Share())
+            merged += 1
 
-    query = Query.REGEX if key else Query.RANGE
-    request = Request(
-        Function.GET, key=key, second_key=None if key else b"", flags=query << QUERY_SHIFT
-    )
-    pages, works = [], []
+    monkeypatched: Any = scans
+    monkeypatched._wait_turn = lambda *_: trio.lowlevel.checkpoint()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(work_meanwhile)
-        while True:
-            scan = engine.handle("reader", request, 1)
-            assert isinstance(scan, Scan)
-            share = Share()
-            assert turns.admits(share)
-            began = share.virtual
-            reply = decode_reply(await runner.run(scan, bool, bool, share))
-            works.append(share.virtual - began)
-            pages.append([pair.key for pair in reply.pairs or ()])
-            if reply.cursor is None:
-                break
-            flags = Query.CURSOR << QUERY_SHIFT
-            request = Request(Function.GET, key=reply.cursor, flags=flags)
+        nursery.start_soon(merge_meanwhile)
+        keys, cursor, _ = await scans.page(**QUERIES["range"])
         nursery.cancel_scope.cancel()
-    assert list(chain.from_iterable(pages)) == keys[:: 8 if key else 1]
-    if others:
-        assert max(works) < 2 * SCAN_SHARED_PAGE_WORK
-    else:
-        assert len(pages) == 1
+    assert merged > SHARED_SLICES
+    assert (keys, cursor) == (KEYS, None)
+
+
+def test_no_keys_are_sorted_after_the_search() -> None:
+    engine, index = indexed()
+    scan = engine.handle("reader", Request(Function.GET, **QUERIES["range"]), 1)
+    assert isinstance(scan, Scan)
+    assert engine.step(scan, 1) is None
+    index.fresh = {b"fresh %d" % number: False for number in range(FRESH_KEYS_MAX)}
+    while engine.step(scan, 1) is None:
+        pass
+    assert len(index.fresh) == FRESH_KEYS_MAX
 
 
 async def test_scan_queue_keeps_no_place_for_a_scan_that_was_cancelled() -> None:

@@ -144,6 +144,36 @@ class Place:
             self._queue.leave()
 
 
+class Others:
+    """Work of others beside scans. It is remembered from one slice or page to the next ones."""
+
+    def __init__(self) -> None:
+        self._work = 0
+        self._forgotten_at = -math.inf
+
+    def note(self, work: int) -> bool:
+        """Add work that others have just done; return whether scans are beside others.
+
+        Args:
+            work: In units of about a microsecond.
+        """
+        now = trio.current_time()
+        if now >= self._forgotten_at:
+            self._work = 0
+        if work:
+            self._work += work
+            self._forgotten_at = now + OTHERS_SECONDS
+        return self._work >= limits.SCAN_OTHERS_WORK
+
+
+SHARED_SLICES = 3
+"""Slices after which a scan ends its page if others work meanwhile: a slice whose values are read
+or whose keys are matched first takes long, whatever its work is."""
+
+OTHERS_SECONDS = 1.0
+"""How long scans remember that others worked. So a slice or a page without others, as during a
+sync for which all of them wait, makes no page longer."""
+
 SLICE_SECONDS = 0.001
 """Length of one slice of merging the index while no request arrives."""
 
@@ -190,6 +220,9 @@ class ScanRunner:
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
         self._many_gone = trio.Event()
+        self._others = Others()
+        self._merged = 0
+        """Work of merging the index in turns. It is nobody's for whom a page should end."""
 
     # --- scans ----------------------------------------------------------------------------------
 
@@ -229,8 +262,8 @@ class ScanRunner:
     ) -> bytes:
         outcome: bytes | Missing | LongMatches | None = None
         store = self._runtime.engine.store
-        worked = of_page = 0
-        page_began = store.work
+        worked = of_page = slices = 0
+        before = store.work - self._merged
         while True:
             unreadable = ALL_READABLE
             if isinstance(outcome, LongMatches):
@@ -256,10 +289,13 @@ class ScanRunner:
                     await trio.lowlevel.checkpoint()
             if trio.current_time() > self._stop_at:
                 return self._stop_short(scan)
-            worked, of_page = worked + work, of_page + work
-            of_others = store.work - page_began - of_page
-            if of_page >= limits.SCAN_SHARED_PAGE_WORK and of_others >= limits.SCAN_OTHERS_WORK:
-                scan.end_page()
+            worked, of_page, slices = worked + work, of_page + work, slices + 1
+            now = store.work - self._merged
+            is_shared = self._others.note(now - before - work)
+            before = now
+            has_had_much = of_page >= limits.SCAN_SHARED_PAGE_WORK or slices >= SHARED_SLICES
+            if has_had_much and is_shared and scan.end_page():
+                outcome = None
             if self._gathering.is_awaited and self._makes_way(scan, place, worked):
                 worked = 0
 
@@ -402,7 +438,9 @@ class ScanRunner:
             merged += index.merge(number - merged)
         else:
             merged = index.merge_gone(min(many, number))
-        store.work += merged * limits.MERGE_WORK
+        work = merged * limits.MERGE_WORK
+        store.work += work
+        self._merged += work
         turns.charge(share, is_client=False)
 
     def _merge_slice(self, index: KeyIndex) -> None:

@@ -107,13 +107,19 @@ class Scan:
         """Whether the page holds more memory than a scan that waits may have."""
         return self._page.bytes > limits.SCAN_HELD_BYTES_MAX
 
-    def end_page(self) -> None:
+    def end_page(self) -> bool:
         """End the page, with a cursor to the rest, which may be empty.
 
         The next page begins where the search stopped: a page that has not begun goes on.
+
+        Returns:
+            Whether the search goes on no more, and what it asked for is not needed.
         """
-        if self._page.pairs or self._search.next_key != self._plan.keys.start:
-            self._search.is_over = True
+        search = self._search
+        if search.is_over or (not self._page.pairs and search.next_key == self._plan.keys.start):
+            return False
+        search.is_over = True
+        return True
 
     def step(
         self, context: Context, now: int, unreadable: Unreadable
@@ -125,10 +131,11 @@ class Scan:
             if why_not:
                 return why_not
         store = context.store
-        index = store.keys.sorted_keys()
-        if index.unsorted > limits.UNSORTED_KEYS_READ:
-            store.work += index.sort_pending(limits.SORTED_KEYS) // SORTED_KEYS_A_UNIT
-        elif not self._search.is_over:
+        if not self._search.is_over:
+            index = store.keys.sorted_keys()
+            if index.unsorted > limits.UNSORTED_KEYS_READ:
+                store.work += index.sort_pending(limits.SORTED_KEYS) // SORTED_KEYS_A_UNIT
+                return None
             if not self._page.pairs:
                 self._page.keep_to_ration(context)
             return self._search.step(context, now, unreadable)
