@@ -41,6 +41,7 @@ JOB = b"a:1:0:x"
 NOP = request(Function.NOP)
 QUIT = request(Function.QUIT, identifier=99)
 GET = request(Function.GET, b"k", flags=Flag.DATA)
+SCAN = request(Function.GET, b"", uri=b"", count=0)
 NEXT = request(Function.NEXT, b"a")
 WAITING = request(Function.NEXT, b"a", flags=Flag.LISTEN, identifier=50)
 
@@ -272,6 +273,29 @@ def test_readers_in_the_middle_of_a_batch_wait_for_no_room(
             client.commit()
     assert not any(isinstance(step, WaitRoom) for step in steps)
     assert len(client.replies) == 101
+
+
+def test_scan_waits_for_a_sync_only_at_its_end_or_where_replies_are_owed(
+    daemon: Daemon, client: Client
+) -> None:
+    """Another client's change, which it may show, is on its way to the disk."""
+    assert client.run() is RECEIVE
+    daemon.set(set_(b"k"))
+    client.session.receive_data(encode(SCAN))
+    step = client.step()
+    assert isinstance(step, RunScan)
+    client.scan(step)
+    assert client.step() is COMMIT
+    client.take()
+    assert client.replies == []
+    client.commit()
+    assert [pair.key for pair in client.replies[0].pairs or ()] == [b"k"]
+    assert client.run() is RECEIVE
+    client.session.receive_data(encode(NOP, SCAN))
+    assert client.step() is COMMIT
+    client.commit()
+    assert len(client.replies) == 2, "the reply to the NOP waits for no scan"
+    assert isinstance(client.step(), RunScan)
 
 
 def test_writers_wait_for_room_that_ended_while_values_were_read_for_them() -> None:

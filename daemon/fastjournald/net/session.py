@@ -485,7 +485,7 @@ class Session:
                     elif not isinstance(reply, bytes):
                         self._at = at - 1
                         self._longer = reply
-                        return self._commit(now, Stage.LONGER)
+                        return self._leave_for_longer(now)
                 replies.append(reply)
                 if function != self._function:
                     self._count_function(function)
@@ -588,6 +588,15 @@ class Session:
         return WaitRoom(size)
 
     # --- the batch: requests that take longer ----------------------------------------------------
+
+    def _leave_for_longer(self, now: int) -> Step:
+        """Send the replies so far, as the next one takes longer; without any, wait for no sync."""
+        if self._answered or self._answered_before or self._outbox.pieces or self.room.granted:
+            return self._commit(now, Stage.LONGER)
+        self._hold_requests()
+        self._put_replies(now)
+        self._stage = Stage.LONGER
+        return self._begin_longer(now)
 
     def _begin_longer(self, now: int) -> Step:
         return self._wait_room() or self._take_longer(now)
