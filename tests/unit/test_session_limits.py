@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import threading
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
-from fastjournal import limits
+from fastjournal import Client, SyncClient, limits
 from fastjournal.cmdlog.format.layout import SegmentInfo
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
@@ -20,6 +22,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.tasks.free_space import may_rewrite, room_bytes
+from fj_cli.cli import cli
 from tests.property.subject import START, request
 from tests.unit.server_fixture import LOG, SILENCE_S, Peer, ServerFixture
 
@@ -418,3 +421,41 @@ async def test_scan_that_holds_much_ends_its_page_where_others_wait(
                     nursery.start_soon(note, peer)
         assert all(list(chain.from_iterable(each)) == keys for each in found)
         assert max(len(each) for each in found) > 3
+
+
+async def test_clients_and_fj_cli_follow_the_cursors_of_short_pages_and_of_empty_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As beside others: a page has a few keys, and those of a rare match have none."""
+    monkeypatch.setattr(limits, "SCAN_OTHERS_WORK", 0)
+    monkeypatch.setattr(limits, "SCAN_SHARED_PAGE_WORK", 1)
+    monkeypatch.setattr(limits, "SCAN_STEP_WORK", 8)
+    monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 8)
+    fixture = ServerFixture()
+    keys = [b"k%03d" % number for number in range(150)]
+    rare = keys[::100]
+
+    def ask_in_a_thread(address: str) -> None:
+        with SyncClient(address) as client:
+            assert [entry.key for entry in client.prefix("k")] == keys
+            assert [entry.key for entry in client.regex("00$")] == rare
+        for arguments, found in ((["--prefix", "k"], keys), (["--regex", "00$"], rare)):
+            command = ["--server", address, "list", *arguments, "--json"]
+            listed = CliRunner().invoke(cli, command, catch_exceptions=False)
+            assert [json.loads(line)["key"].encode() for line in listed.stdout.splitlines()] == found
+
+    async with fixture.open():
+        peer = await fixture.connect()
+        for key in keys:
+            assert (await peer.ask(request(Function.SET, key, b"v"))).error == ""
+        host, port = peer.stream.socket.getpeername()
+        address = f"{host}:{port}"
+        asked = fixture.engine.counters.requests
+        async with Client(address) as client:
+            assert [entry.key async for entry in client.prefix("k")] == keys
+            assert (pages := asked[Function.GET]) > len(keys) / 5
+            assert [entry.key async for entry in client.regex("00$")] == rare
+            assert asked[Function.GET] > pages + 2 * len(rare), "some pages are empty"
+            async with client.mirror("k") as copy:
+                assert list(copy) == keys
+        await trio.to_thread.run_sync(ask_in_a_thread, address)
