@@ -285,15 +285,8 @@ SCANS_MAX = 16
 """Scans that build a reply at the same time; others wait. A reply of 65,535 small pairs with
 metadata takes 15 MB while it is built."""
 
-SCAN_PLACE_WORK = 5_000
-"""Work after which such a scan yields its place to a waiting scan."""
-
 SCAN_HELD_BYTES_MAX = 16 * 1024
-"""Bytes of pairs that a scan may hold without such a place; with more it ends its page."""
-
-SCAN_PAGE_WORK = 50_000
-"""Work after which a scan ends its page if others wait: so large pages of range scans take few
-turns."""
+"""Bytes of pairs that a scan may hold without such a place."""
 
 SCAN_SHARED_PAGE_WORK = 2_400
 """Work after which a scan ends its page if other clients work meanwhile: three slices of its own,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
 import threading
@@ -388,7 +389,7 @@ async def test_scan_that_holds_much_ends_its_page_where_others_wait(
 ) -> None:
     monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 1)
     monkeypatch.setattr(limits, "SCAN_HELD_BYTES_MAX", 1000)
-    monkeypatch.setattr(limits, "SCAN_PAGE_WORK", 2000)
+    monkeypatch.setattr(limits, "SCAN_OTHERS_WORK", math.inf)
     monkeypatch.setattr("fastjournald.admission.turn_budget.SLICE_WORK", 100)
     fixture = ServerFixture()
     everything = request(Function.GET, b"k", uri=b"l", count=0)

@@ -5,9 +5,10 @@ so fifty scans use the loop no longer than one: a request waits for at most one 
 Scans take their slices in turns, so a short scan does not wait for the end of a long one.
 
 The number of scans that build replies at the same time is bounded, because replies are memory. Each
-scan needs a place in the queue. It yields the place after a part of its work, and while a thread
-matches for it. If its reply is too large to be kept meanwhile, its page ends. One scan at a time
-uses the thread, in turns too.
+scan needs a place in the queue. It yields the place while it waits for its turn, and while a thread
+matches for it, unless its reply is too large to be kept meanwhile. One scan at a time uses the
+thread, in turns too. Beside others, or where a scan waits for a place, a page ends after a few
+slices.
 
 A connection has one scan at a time, so turns of scans are turns of connections. New scans and
 continued scans get alternate places: a short scan ends soon, and a long one never starves. A client
@@ -262,7 +263,7 @@ class ScanRunner:
     ) -> bytes:
         outcome: bytes | Missing | LongMatches | None = None
         store = self._runtime.engine.store
-        worked = of_page = slices = 0
+        of_page = slices = 0
         before = store.work - self._merged
         while True:
             unreadable = ALL_READABLE
@@ -289,26 +290,13 @@ class ScanRunner:
                     await trio.lowlevel.checkpoint()
             if trio.current_time() > self._stop_at:
                 return self._stop_short(scan)
-            worked, of_page, slices = worked + work, of_page + work, slices + 1
-            now = store.work - self._merged
-            is_shared = self._others.note(now - before - work)
-            before = now
+            of_page, slices = of_page + work, slices + 1
+            after = store.work - self._merged
+            is_shared = self._others.note(after - before - work) or self._gathering.is_awaited
+            before = after
             has_had_much = of_page >= limits.SCAN_SHARED_PAGE_WORK or slices >= SHARED_SLICES
             if has_had_much and is_shared and scan.end_page():
                 outcome = None
-            if self._gathering.is_awaited and self._makes_way(scan, place, worked):
-                worked = 0
-
-    def _makes_way(self, scan: Scan, place: Place, worked: int) -> bool:
-        """Leave the place, or have less to do with it, after so much work; return whether so."""
-        if scan.holds_much:
-            if worked >= limits.SCAN_PAGE_WORK:
-                scan.end_page()
-                return True
-        elif worked >= limits.SCAN_PLACE_WORK:
-            place.leave()
-            return True
-        return False
 
     async def _match(
         self, scan: Scan, matches: LongMatches, place: Place, is_lost: Callable[[], bool]
