@@ -325,8 +325,6 @@ async def test_merging_the_index_in_turns_is_no_work_of_others(scans: CountedSca
             await scans._merge_in_turn(index, Share())
             merged += 1
 
-    monkeypatched: Any = scans
-    monkeypatched._wait_turn = lambda *_: trio.lowlevel.checkpoint()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(merge_meanwhile)
         keys, cursor, _ = await scans.page(**QUERIES["range"])

@@ -443,7 +443,8 @@ async def test_clients_and_fj_cli_follow_the_cursors_of_short_pages_and_of_empty
         for arguments, found in ((["--prefix", "k"], keys), (["--regex", "00$"], rare)):
             command = ["--server", address, "list", *arguments, "--json"]
             listed = CliRunner().invoke(cli, command, catch_exceptions=False)
-            assert [json.loads(line)["key"].encode() for line in listed.stdout.splitlines()] == found
+            lines = map(json.loads, listed.stdout.splitlines())
+            assert [line["key"].encode() for line in lines] == found
 
     async with fixture.open():
         peer = await fixture.connect()

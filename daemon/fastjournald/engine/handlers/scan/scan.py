@@ -139,9 +139,9 @@ class Scan:
             if not self._page.pairs:
                 self._page.keep_to_ration(context)
             return self._search.step(context, now, unreadable)
-        elif not self._leasing.is_over:
+        if not self._leasing.is_over:
             return self._leasing.step(context, now, unreadable)
-        elif self._encoder is None:
+        if self._encoder is None:
             next_key = self._leasing.no_room_for or self._search.next_key
             self._encoder = self._page.encoder(next_key, self._eligibility.token, now)
         else:
