@@ -21,6 +21,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -285,6 +286,7 @@ def _run(
             from fastjournald.standby import Standby, new_node  # noqa: PLC0415
 
             node = new_node(disk, config, settings, clock)
+            node.stops = locks.enter_context(stops_noted())
             standby = Standby(node, config, clock, security, handed_over)
             primary = trio.run(standby.run, early_hangups, watchdog_s)
             if primary is None:
@@ -294,7 +296,11 @@ def _run(
             require_no_remote_log(disk, config.cmdlog_path)
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.disable()
-        engine, writer = _recover(disk, config, settings, clock, node, primary, watchdog_s)
+        recovered = _recover(disk, config, settings, clock, node, primary, watchdog_s)
+        if recovered is None:
+            LOG.info(LogEvent("stopped"))
+            return 0
+        engine, writer = recovered
         if config.http:
             # before the freeze, so that no collection visits them; others do not need them
             import_module("fastjournald.observability.html_pages")
@@ -318,11 +324,11 @@ def _run(
             remote=primary,
             handed_over=handed_over,
         )
-        with stops_noted() as early_stops:
-            reloader = Reloader(server, given, load)
-            if node is not None and server.checkpoints is not None:
-                server.checkpoints.on_handover = node.give_up
-            trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)
+        early_stops = node.stops if node is not None else locks.enter_context(stops_noted())
+        reloader = Reloader(server, given, load)
+        if node is not None and server.checkpoints is not None:
+            server.checkpoints.on_handover = node.give_up
+        trio.run(_serve, server, reloader, early_hangups, early_stops, watchdog_s)
     LOG.info(LogEvent("stopped"))
     handed_over_log = server.checkpoints is not None and server.checkpoints.handover.is_set()
     return EXIT_FENCED if handed_over_log else 0
@@ -357,26 +363,30 @@ def _recover(
     node: Node | None,
     primary: Primary | None,
     watchdog_s: float | None,
-) -> tuple[Engine, LogWriter]:
-    """Replay the log; a primary gives signs of life meanwhile, and stores what it has written."""
-    with _replaying(node, primary, watchdog_s) as on_progress:
-        engine, writer = recover_engine(
-            disk,
-            config,
-            settings,
-            clock,
-            seed=os.urandom(8),
-            on_progress=on_progress,
-            worker=True,
-            listed=primary is not None,
-        )
-    if node is not None and primary is not None:
+) -> tuple[Engine, LogWriter] | None:
+    """Replay the log; None: SIGTERM or SIGINT ended a takeover.
+
+    A primary gives signs of life meanwhile, and stores what the replay has written.
+    """
+    replay = partial(recover_engine, disk, config, settings, clock, seed=os.urandom(8), worker=True)
+    if node is None or primary is None:
+        return replay(on_progress=_progress)
+    # it is loaded by now; a start without a remote log is faster
+    from fastjournal.remote.node import StoppedError  # noqa: PLC0415
+
+    try:
+        with _replaying(node, primary, watchdog_s) as on_progress:
+            engine, writer = replay(on_progress=on_progress, listed=True)
 
         def flush() -> None:
             writer.write()
             writer.sync()
 
         node.store_log(primary, flush)
+    except StoppedError:
+        LOG.info(LogEvent("stopping", reason="a signal came during the replay of a takeover"))
+        program.notify("STOPPING=1")
+        return None
     return engine, writer
 
 
@@ -394,12 +404,9 @@ def require_no_remote_log(disk: Disk, directory: str) -> None:
 
 @contextmanager
 def _replaying(
-    node: Node | None, primary: Primary | None, watchdog_s: float | None
+    node: Node, primary: Primary, watchdog_s: float | None
 ) -> Iterator[Callable[[Progress], None]]:
-    """Tell the progress of the replay in the block; a primary gives signs of life meanwhile."""
-    if node is None or primary is None:
-        yield _progress
-        return
+    """Tell the progress of the replay in the block, and give signs of life meanwhile."""
     # the service manager may have been told READY: there is no event loop for a while
     notify_watchdog(START_STEP_US_MAX / 1_000_000, watchdog_s)
     with node.beating(primary) as look:

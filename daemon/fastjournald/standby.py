@@ -62,13 +62,13 @@ class Standby:
         self._security = security
         self._handed_over = handed_over
         self._is_ready = False
-        self._is_stopped = False
-        """Whether SIGTERM or SIGINT came."""
         self._is_over = False
         """Whether the node has ended, or is the primary: its signs of life and requests go on."""
 
     async def run(self, hangups: set[int], watchdog_s: float | None) -> Primary | None:
         """Follow until the node is the primary, and return its epoch; None: SIGTERM or SIGINT.
+
+        A signal that meets the takeover is in ``Node.stops``: who replays the log looks at it.
 
         Args:
             hangups: Gets SIGHUP: a later server reloads.
@@ -92,7 +92,7 @@ class Standby:
                                 continue
                             LOG.info(LogEvent("stopping", signal=signal.Signals(number).name))
                             program.notify("STOPPING=1")
-                            self._is_stopped = True
+                            node.stops.append(number)
                             node.stop()
 
                     nursery.start_soon(watch_signals)
@@ -105,10 +105,6 @@ class Standby:
                         nursery.start_soon(ping_watchdog, watchdog_s)
                     primary = await trio.to_thread.run_sync(node.run)
                     self._is_over = True
-                    if primary is not None and self._is_stopped:
-                        # the signal met the takeover
-                        await trio.to_thread.run_sync(node.seal, primary)
-                        primary = None
                     nursery.cancel_scope.cancel()
         finally:
             node.on_standby = lambda: None

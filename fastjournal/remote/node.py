@@ -120,8 +120,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes_max: int = REMOTE_LAG_BYTES_MAX
 
 
-class _StoppedError(Exception):
-    """The node was stopped while it waited."""
+class StoppedError(Exception):
+    """The node was stopped while it waited, or while the log was replayed."""
 
 
 class Node:
@@ -154,6 +154,8 @@ class Node:
         """Called, in the thread of ``run``, when ``status`` says that it waits for another node."""
         self.reader = LogReader()
         """What it has read."""
+        self.stops: list[int] = []
+        """Stop signals that the daemon has noted: one of them stops the node, within a second."""
         self._store = store
         self._disk = disk
         self._directory = directory
@@ -169,6 +171,7 @@ class Node:
         self._epoch = -1
         """Of ``remote.json``."""
         self._failing = False
+        """Whether a request has failed, and was told, since the last read."""
         self._cause = ""
         self._started = False
         """Whether the store has served this node: what it refuses then may be a matter of time."""
@@ -176,6 +179,10 @@ class Node:
     def stop(self) -> None:
         """End ``run`` soon: at the latest with the time-out of a request."""
         self._stop.set()
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._stop.is_set() or bool(self.stops)
 
     def run(self) -> Primary | None:
         """Become the primary; None: the node was stopped.
@@ -192,7 +199,7 @@ class Node:
             self._find_log()
             self._started = True
             return self._begin(self._follow())
-        except _StoppedError:
+        except StoppedError:
             return None
         finally:
             self._threads.shutdown(cancel_futures=True)
@@ -200,8 +207,8 @@ class Node:
     # --- waiting --------------------------------------------------------------------------------
 
     def _pause(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise _StoppedError
+        if self._stop.wait(seconds) or self.stops:
+            raise StoppedError
 
     def _wait(self, tries: int, error: FastjournalError) -> None:
         """Wait before a request, or a step, is repeated."""
@@ -209,7 +216,7 @@ class Node:
         if not self._failing:
             self._failing = True
             LOG.warning(LogEvent("remote-waits", error=Sentence(error)))
-        self._tell(f"standby, waits: {error.message}")
+            self._tell(f"standby, waits: {error.message}")
         self._pause(exponential_backoff(*PAUSE_SECONDS, tries - 1))
 
     def _tell(self, status: str) -> None:
@@ -368,8 +375,8 @@ class Node:
 
     def _answer(self, request: Any) -> object:
         """Carry out a request or a local step, and keep a former primary's surplus first."""
-        if self._stop.is_set():
-            raise _StoppedError
+        if self._is_stopped:
+            raise StoppedError
         if isinstance(request, Restart | Append):
             at = request.behind if isinstance(request, Restart) else request.chunk.id
             if 0 <= self._epoch < at.epoch:
@@ -451,25 +458,33 @@ class Node:
         self._run(primary.chunks.store(segment, offset, payload, self._now()))
         primary.lease.count_stored(sent_us)
 
-    def seal(self, primary: Primary) -> None:
+    def _seal(self, primary: Primary) -> None:
         """Seal an epoch in which nobody was served: the node was stopped meanwhile (T3).
 
         A request that fails is not repeated: then a standby waits for the silence.
         """
+        why = "a request was given up" if primary.chunks.under_way else ""
         try:
-            self._run(primary.chunks.seal(self._now()))
-        except (_StoppedError, FencedError) as error:
-            LOG.warning(LogEvent("not-sealed", error=Sentence(str(error) or "it was stopped")))
+            if not why:
+                self._run(primary.chunks.seal(self._now()))
+        except (StoppedError, FencedError) as error:
+            why = str(error) or "it was stopped"
+        if why:
+            LOG.warning(LogEvent("not-sealed", error=Sentence(why)))
 
     @contextmanager
     def beating(self, primary: Primary) -> Iterator[Callable[[], None]]:
         """Give signs of life while the block runs; yield a function that raises what ended them.
 
+        A node that is stopped meanwhile seals its epoch. With ``async`` it goes on, as its
+        directory may have acknowledged changes that are not stored yet.
+
         Raises:
+            StoppedError: The node was stopped.
             FencedError: Another node has taken over.
             ForeignRemoteLogError: Another writer uses this epoch.
         """
-        over, failures = threading.Event(), list[FastjournalError]()
+        over, failures = threading.Event(), list[Exception]()
 
         def beat() -> None:
             try:
@@ -477,27 +492,31 @@ class Node:
                     max(0, primary.lease.beat_due_us() - self._boottime_us()) / 1_000_000
                 ):
                     self._store_chunk(primary, 0, 0, b"")
-            except FastjournalError as error:
+            except (FastjournalError, StoppedError) as error:
                 failures.append(error)
-            except _StoppedError:
-                return
 
         def look() -> None:
             for error in failures:
                 raise error
+            if self._is_stopped and primary.ack is RemoteAck.DURABLE:
+                raise StoppedError
 
         thread = threading.Thread(target=beat, name="beats")
         thread.start()
         try:
-            yield look
-        except BaseException:
-            # the block failed: a beat that is repeated must not hold up its error
-            self.stop()
+            try:
+                yield look
+            except BaseException:
+                # the block failed: a beat that is repeated must not hold up its error
+                self.stop()
+                raise
+            finally:
+                over.set()
+                thread.join()
+            look()
+        except StoppedError:
+            self._seal(primary)
             raise
-        finally:
-            over.set()
-            thread.join()
-        look()
 
     def store_log(self, primary: Primary, flush: Callable[[], None]) -> None:
         """Note the epoch; then store surplus, and what the replay has appended (T2).
@@ -507,6 +526,7 @@ class Node:
             flush: Writes and syncs what the replay has appended; nothing is appended meanwhile.
 
         Raises:
+            StoppedError: The node was stopped, and a request failed.
             FencedError: Another node has taken over.
             ForeignRemoteLogError: Another writer uses this epoch.
             LogFailedError: The log cannot be read, or ``remote.json`` cannot be written.

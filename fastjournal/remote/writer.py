@@ -75,7 +75,8 @@ class ChunkWriter:
         """Time of the last stored chunk."""
         self.fenced = False
         """Whether its epoch is sealed."""
-        self._under_way = False
+        self.under_way = False
+        """Whether a chunk is: a request that was given up leaves it so for ever."""
         self._cut: int | None = None
         self._cut_at: tuple[ChunkId, int] | None = None
 
@@ -140,9 +141,9 @@ class ChunkWriter:
     ) -> Chunk:
         if self.fenced:
             raise FencedError("the epoch is sealed", path=chunk_name(self.last))
-        if self._under_way:
+        if self.under_way:
             raise RuntimeError("a chunk is under way")
-        self._under_way = True
+        self.under_way = True
         at = ChunkId(self.epoch.epoch, self.number)
         time_us = max(now_us, self.time_us)
         return Chunk(at, kind, self.epoch.nonce, time_us, segment, offset, payload)
@@ -156,7 +157,7 @@ class ChunkWriter:
             # said to exist and not found: the create is repeated
         self.number += 1
         self.time_us = chunk.time_us
-        self._under_way = False
+        self.under_way = False
 
     def _is_own(self, chunk: Chunk, header: bytes, data: bytes) -> bool:
         """Return True where an earlier try has stored the chunk; raise where another has (W2)."""

@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,6 +34,22 @@ def file_url(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store"
 
 
+STOPPED_IN_REPLAY = """
+import os, signal
+from fastjournald import main
+
+replay = main.recover_engine
+
+def stopped(*given, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return replay(*given, **options)
+
+main.recover_engine = stopped
+main.main()
+"""
+"""The daemon, with a SIGTERM during the replay of its log."""
+
+
 class Nodes:
     """Nodes of one remote log, on this machine."""
 
@@ -41,13 +58,12 @@ class Nodes:
         self._url = url
         self._stack = ExitStack()
 
-    def node(self, name: str, *options: str) -> DaemonProcess:
-        """Return a node, which is not started yet."""
+    def node(self, name: str, *options: str, command: Sequence[str] = ()) -> DaemonProcess:
+        """Return a node, which is not started yet; a second one of a name has its directory."""
         directory = self._directory / name
-        directory.mkdir()
-        daemon = DaemonProcess(
-            directory, "--remote-log", self._url, "--remote-node", name, *OPTIONS, *options
-        )
+        directory.mkdir(exist_ok=True)
+        own = ("--remote-log", self._url, "--remote-node", name, *OPTIONS, *options)
+        daemon = DaemonProcess(directory, *own, command=command)
         self._stack.callback(daemon.__exit__)
         return daemon
 
@@ -165,6 +181,48 @@ def test_standby_takes_over_at_once_when_the_primary_ends_in_good_order(
     ready(second)
 
     assert keys(second) == ["a"]
+
+
+def test_signal_during_the_replay_of_a_takeover_lets_another_node_take_over_at_once(
+    tmp_path: Path, file_nodes: Nodes, file_url: str
+) -> None:
+    long = ("--takeover-after", "3600")
+    first = begun(file_nodes, tmp_path, file_url, *long)
+    put(first, "a")
+    second = file_nodes.node("second", *long)
+    second.launch()
+    standby(second, "first")
+    first.kill()
+    stopped = file_nodes.node("first", *long, command=(sys.executable, "-c", STOPPED_IN_REPLAY))
+
+    stopped.launch()
+
+    assert stopped.wait() == 0
+    assert "event=taken-over" in stopped.said()
+    assert "event=ready" not in stopped.said().rpartition("event=taken-over")[2]
+    ready(second)
+    assert keys(second) == ["a"]
+
+
+def test_signal_during_the_replay_leaves_no_acknowledged_change_behind_with_async(
+    tmp_path: Path, file_nodes: Nodes, file_url: str
+) -> None:
+    options = ("--remote-ack", "async", "--takeover-after", "3600")
+    first = begun(file_nodes, tmp_path, file_url, *options)
+    checkpointed(tmp_path, 1)
+    for name in "abcd":
+        put(first, name)
+        wait_until(lambda: stored_bytes(tmp_path, 1) >= logged_bytes(first))
+    first.kill()
+    lose_chunks(tmp_path / "store", 1, 2)
+    stopped = file_nodes.node("first", *options, command=(sys.executable, "-c", STOPPED_IN_REPLAY))
+
+    stopped.launch()
+
+    assert stopped.wait() == 0
+    second = file_nodes.node("second", *options)
+    second.start()
+    assert keys(second) == ["a", "b", "c", "d"]
 
 
 def test_primary_that_was_frozen_is_fenced_and_answers_nothing(

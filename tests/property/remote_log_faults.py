@@ -57,7 +57,7 @@ class EagerWriter(ChunkWriter):
         yield from super()._create(chunk)
 
     def send_next(self) -> None:
-        self.number, self._under_way = self.number + 1, False
+        self.number, self.under_way = self.number + 1, False
 
 
 class EagerWorld(World):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from fastjournal.clock import SystemClock
 from fastjournal.errors import StoreUnavailableError
-from fastjournal.remote.node import Node, Primary
+from fastjournal.remote.node import Node, Primary, StoppedError
 from fastjournal.remote.objects import chunk_name, decode_chunk
+from fastjournal.remote.writer import RemoteAck
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config.options import Config
 from fastjournald.config.socket_activation import NO_SOCKETS
@@ -49,7 +51,7 @@ async def test_requests_behind_a_takeover_are_repeated(
     assert tries >= 3
 
 
-def stopped_while(node: Node, run: Callable[[], Primary | None]) -> Callable[[], Primary | None]:
+def stopped_at_its_end(run: Callable[[], Primary | None], node: Node) -> Callable[[], object]:
     """Return ``run``, with a SIGTERM that the daemon notes right before its end."""
 
     def stopped() -> Primary | None:
@@ -65,34 +67,78 @@ async def test_signal_that_meets_a_takeover_seals_the_epoch(
     remote: Remote, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = new_node(disk, remote.store)
-    won: list[Primary] = []
-    run = node.run
-
-    def noted() -> Primary | None:
-        primary = run()
-        assert primary is not None
-        won.append(primary)
-        return primary
-
-    monkeypatch.setattr(node, "run", stopped_while(node, noted))
-    assert await standby_of(node).run(set(), None) is None
-    last = won[0].chunks.last
-    assert decode_chunk(last, remote.store.objects[chunk_name(last)]).is_seal
+    monkeypatch.setattr(node, "run", stopped_at_its_end(node.run, node))
+    primary = await standby_of(node).run(set(), None)
+    assert primary is not None
+    assert node.stops == [signal.SIGTERM]
+    with pytest.raises(StoppedError), node.beating(primary) as look:
+        look()
+    assert is_sealed(remote, primary)
 
 
-async def test_signal_that_meets_a_takeover_ends_it_where_the_store_is_away(
-    remote: Remote, disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def is_sealed(remote: Remote, primary: Primary) -> bool:
+    last = primary.chunks.last
+    return decode_chunk(last, remote.store.objects[chunk_name(last)]).is_seal
+
+
+def test_signal_during_the_replay_seals_the_epoch(remote: Remote, disk: SimulatedDisk) -> None:
     node = new_node(disk, remote.store)
-    run = node.run
+    primary = node.run()
+    assert primary is not None
+
+    def replay() -> None:
+        with node.beating(primary) as look:
+            look()
+            node.stops.append(signal.SIGTERM)
+            while True:
+                look()
+
+    with pytest.raises(StoppedError):
+        replay()
+    assert is_sealed(remote, primary)
+
+
+def test_signal_ends_no_replay_of_a_directory_that_has_acknowledged_more_than_is_stored(
+    remote: Remote, disk: SimulatedDisk
+) -> None:
+    node = new_node(disk, remote.store, RemoteAck.ASYNC)
+    primary = node.run()
+    assert primary is not None
+    node.stops.append(signal.SIGTERM)
+    with node.beating(primary) as look:
+        look()
+    node.store_log(primary, lambda: None)
+    assert not is_sealed(remote, primary), "the server does it"
+
+
+@pytest.mark.parametrize("ack", list(RemoteAck))
+@pytest.mark.parametrize("beats", [False, True], ids=["before a beat", "in a beat"])
+def test_signal_during_the_replay_ends_it_where_the_store_is_away(
+    remote: Remote,
+    disk: SimulatedDisk,
+    monkeypatch: pytest.MonkeyPatch,
+    ack: RemoteAck,
+    beats: bool,
+) -> None:
+    node = new_node(disk, remote.store, ack)
+    primary = node.run()
+    assert primary is not None
+    asked = threading.Event()
 
     def away(name: str, data: bytes) -> bool:
+        asked.set()
         raise StoreUnavailableError("the store does not answer")
 
-    def won_and_away() -> Primary | None:
-        primary = run()
-        monkeypatch.setattr(remote.store, "create", away)
-        return primary
+    monkeypatch.setattr(remote.store, "create", away)
 
-    monkeypatch.setattr(node, "run", stopped_while(node, won_and_away))
-    assert await standby_of(node).run(set(), None) is None
+    def replay() -> None:
+        with node.beating(primary):
+            if beats:
+                assert asked.wait(60)
+            node.stops.append(signal.SIGTERM)
+            if ack is RemoteAck.ASYNC:
+                assert asked.wait(60)
+
+    with pytest.raises(StoppedError):
+        replay()
+    assert not is_sealed(remote, primary)
