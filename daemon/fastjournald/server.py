@@ -290,8 +290,10 @@ class Server:
             return "starting"
         if self.connections.stopping:
             return "stopping"
-        if self.remote is not None and self.remote.withheld:
-            return "the remote log takes nothing: another node may be the primary by now"
+        if self.remote is not None:
+            self.remote.test_lease()
+            if self.remote.withheld:
+                return "the remote log takes nothing: another node may be the primary by now"
         if self.runtime.engine.context.read_only:
             return f"read-only: {self.free_space.shortage} on the file system of the log"
         return ""

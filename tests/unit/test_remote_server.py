@@ -20,11 +20,14 @@ import trio
 
 from fastjournal.client.core.client_credentials import make_context
 from fastjournal.errors import FencedError, StoreUnavailableError
+from fastjournal.http_server import HttpRequest
 from fastjournal.protocol import Flag, Function
 from fastjournal.protocol.messages import Request
 from fastjournal.remote.writer import RemoteAck
 from fastjournal.testing.object_store import MemoryStore
 from fastjournald.group_commit.remote_commit import GATHER_SHARE, boottime_us
+from fastjournald.observability.domain_totals import TimeSlices
+from fastjournald.observability.html_pages import routes_of
 from fastjournald.tasks.checkpoints import Checkpoints
 from tests.certificates import Authority
 from tests.property.subject import request
@@ -281,6 +284,57 @@ async def test_lease_that_has_ended_withholds_all_replies_and_releases_them_late
             reply = await peer.reply()
             assert reply is not None
             assert reply.code == ""
+
+
+@pytest.mark.parametrize("ack", list(RemoteAck))
+async def test_pages_say_nothing_of_the_entries_while_the_lease_is_over(ack: RemoteAck) -> None:
+    async with Remote(ack=ack).open() as remote:
+        server = remote.fixture.server
+        routes = routes_of(server.runtime, server.unready)
+
+        async def get_page(path: str, **fields: bytes) -> tuple[int, bytes]:
+            named = {name.encode(): value for name, value in fields.items()}
+            asked = HttpRequest(named, {b"host": b"localhost"}, path=path)
+            answer = await routes[path].handler(asked)
+            return answer.status, answer.body
+
+        peer = await remote.fixture.connect()
+        assert (await peer.ask(set_(0))).code == ""
+        pages = set(routes) - {"/metrics", "/healthz", "/readyz", "/logout"}
+        assert len(pages) == 8
+        for path in pages:
+            assert (await get_page(path))[0] == 200
+        remote.store.is_away = True
+        remote.jumped_us += 16_000_000
+        # nobody has asked for anything meanwhile
+        status, said = await get_page("/readyz")
+        assert status == 503
+        for path in pages:
+            assert await get_page(path) == (503, said)
+        assert await get_page("/entry", key=b"a:1:0:0") == (503, said)
+        assert b"another node may be the primary" in said
+        assert (await get_page("/healthz"))[0] == 200
+        assert (await get_page("/metrics"))[0] == 200
+        remote.store.is_away = False
+        await remote.wait_until(lambda: not remote.commit.withheld)
+        assert b"a:1:0:0" in (await get_page("/entry", key=b"a:1:0:0"))[1]
+
+
+async def test_page_that_was_rendered_while_the_lease_ended_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Remote().open() as remote:
+        server = remote.fixture.server
+        page = routes_of(server.runtime, server.unready)["/"].handler
+
+        async def give_way(_: TimeSlices) -> None:
+            remote.store.is_away = True
+            remote.jumped_us += 16_000_000
+
+        monkeypatch.setattr(TimeSlices, "give_way", give_way)
+        answer = await page(HttpRequest({}, {b"host": b"localhost"}))
+        assert answer.status == 503
+        remote.store.is_away = False
 
 
 async def test_lease_that_ends_during_a_sync_withholds_the_replies_that_waited_for_it(

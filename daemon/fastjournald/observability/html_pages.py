@@ -5,6 +5,9 @@ rebinding), so there the pages and ``/metrics``, which show names, answer to loc
 Where clients of the daemon need a token, the pages need one; so does ``/metrics`` where other
 machines reach ``--http``. Where clients need a certificate, both need one there. Health is open.
 
+While a primary of a remote log may have a successor, the pages answer 503, as its clients get no
+reply. Health and metrics stay: they are about the process.
+
 No page shows a value, a token of a lease or a secret. Texts of clients are escaped twice: control
 characters and ambiguous text (``page_text``), then HTML (Jinja2).
 
@@ -213,6 +216,12 @@ class HtmlPages:
         for part in self._templates[name].generate({**common, **values}):
             parts.append(part)
             await slices.give_way()
+        remote = self._runtime.remote
+        if remote is not None:
+            # another node may have changed what the page shows (W5)
+            remote.test_lease()
+            if remote.withheld:
+                return plain(HTTPStatus.SERVICE_UNAVAILABLE, self._unready())
         if session is not None:
             session.notice = ""
         return HttpResponse(status, "".join(parts).encode(), HTML)
