@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, NoReturn
 
-from fastjournal.errors import FastjournalError
+from fastjournal.errors import ExtraMissingError, FastjournalError
 
 EXTRAS: Final = {
     "daemon": (
@@ -75,16 +75,13 @@ def check_extra(extra: str, modules: Iterable[str] = ()) -> None:
         modules: Those to look for; none: all of the extra.
 
     Raises:
-        FastjournalError: A module is missing; code ``extra-missing``. The hint is the command that
-            installs it.
+        ExtraMissingError: A module is missing.
     """
     missing = [name for name in modules or EXTRAS[extra] if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        raise FastjournalError(
-            f"{', '.join(missing)} {are} not installed",
-            code="extra-missing",
-            hint=f"pip install 'fastjournal[{extra}]'",
+        raise ExtraMissingError(
+            f"{', '.join(missing)} {are} not installed", hint=f"pip install 'fastjournal[{extra}]'"
         )
 
 

@@ -16,6 +16,7 @@
      |   |- ForeignRemoteLogError  an object of another log, or of another writer
      |   '- FencedError            another node has taken over
      |- ConfigError           an option or a configuration file
+     |- ExtraMissingError     a package that an extra installs
      '- JavaMissingError      Spark needs Java, and there is none
 
 Every one has ``code`` (a short stable name), and where they apply ``path``, ``offset`` (bytes from
@@ -224,6 +225,12 @@ class ConfigError(FastjournalError):
     """An option or a configuration file; the message names it and what is allowed."""
 
     code = "config"
+
+
+class ExtraMissingError(FastjournalError):
+    """A package is not installed; the hint is the command that installs its extra."""
+
+    code = "extra-missing"
 
 
 class JavaMissingError(FastjournalError):

@@ -3,6 +3,7 @@
 0   stopped by SIGTERM or SIGINT, everything synced
 64  bad usage or configuration, or an object store that cannot be used
 65  the directory, or the prefix of the object store, belongs to another log
+69  an extra is not installed
 74  an I/O error, or damage that needs --repair
 75  another daemon holds the log
 76  another node of the remote log has taken over: start again as a standby
@@ -37,11 +38,13 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk, OsDisk
 from fastjournal.errors import (
     ConfigError,
+    ExtraMissingError,
     FastjournalError,
     FencedError,
     ForeignRemoteLogError,
     LogLockedError,
     StoreRefusedError,
+    StoreUnavailableError,
 )
 from fastjournal.loglines import LogEvent, Sentence, configure_log
 from fastjournal.options import version_option
@@ -164,6 +167,7 @@ def _directory(option: str, path: str, there: Path) -> Iterator[str]:
 
 EXIT_USAGE = 64
 EXIT_FOREIGN = 65
+EXIT_UNAVAILABLE = 69
 EXIT_IO = 74
 EXIT_LOCKED = 75
 EXIT_FENCED = 76
@@ -173,6 +177,7 @@ EXIT_CODES: Sequence[tuple[type[FastjournalError], int]] = (
     (ConfigError, EXIT_USAGE),
     (StoreRefusedError, EXIT_USAGE),
     (ForeignRemoteLogError, EXIT_FOREIGN),
+    (ExtraMissingError, EXIT_UNAVAILABLE),
     (LogLockedError, EXIT_LOCKED),
     (FencedError, EXIT_FENCED),
 )
@@ -192,8 +197,8 @@ def new_command() -> click.Command:
         params=list(OPTIONS),
         callback=_start,
         help="Serve a durable job queue: a write-ahead log on disk, indexes in memory.",
-        epilog="Exit codes: 0 stopped, 64 bad usage, 65 another log, 74 I/O error or damage,"
-        " 75 log in use, 76 another node has taken over.",
+        epilog="Exit codes: 0 stopped, 64 bad usage, 65 another log, 69 an extra is missing,"
+        " 74 I/O error or damage, 75 log in use, 76 another node has taken over.",
         context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
     )
     return version_option("fastjournald")(command)
@@ -244,14 +249,40 @@ def _start(**options: object) -> int:
 
 
 def _check(loaded: Loaded) -> int:
-    wrong = [*map(str, loaded.errors), *problems(loaded.config, loaded.wrong)]
+    config = loaded.config
+    wrong = [*map(str, loaded.errors), *problems(config, loaded.wrong)]
+    warnings = [*risks(config)] if loaded.wrong.isdisjoint(RISKY) else []
+    code = EXIT_USAGE if wrong else 0
+    if config.remote_log and "remote_log" not in loaded.wrong:
+        try:
+            _ask_store(config.remote_log)
+        except StoreUnavailableError as error:
+            # a daemon waits for it
+            warnings.append(f"--remote-log: {error}")
+        except (ExtraMissingError, StoreRefusedError) as error:
+            wrong.append(f"--remote-log: {error}")
+            code = code or _exit_code(error)
     for sentence in wrong:
         click.echo(safe_text(f"fastjournald: {sentence}"), err=True)
-    for sentence in risks(loaded.config) if loaded.wrong.isdisjoint(RISKY) else []:
+    for sentence in warnings:
         click.echo(safe_text(f"fastjournald: warning: {sentence}"), err=True)
     if not wrong:
         click.echo("ok")
-    return EXIT_USAGE if wrong else 0
+    return code
+
+
+def _ask_store(url: str) -> None:
+    """List something of the store of a remote log, which changes nothing; a directory is no store.
+
+    Raises:
+        FastjournalError: As a start does.
+    """
+    # a start without a remote log is faster
+    from fastjournal.remote.objects import EPOCHS  # noqa: PLC0415
+    from fastjournal.remote.open_store import open_store, parse_store_url  # noqa: PLC0415
+
+    if not parse_store_url(url):
+        open_store(url).list(EPOCHS, "", 1)
 
 
 def _say_native() -> None:
@@ -503,6 +534,10 @@ def _configure_log(config: Config) -> None:
 def _fail(error: BaseException) -> int:
     assert isinstance(error, FastjournalError)
     LOG.error(LogEvent("failed", code=error.code, error=Sentence(error)))
+    return _exit_code(error)
+
+
+def _exit_code(error: FastjournalError) -> int:
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), EXIT_IO)
 
 

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fastjournal.entry_points import check_extra
 from fastjournal.errors import StoreRefusedError, StoreUnavailableError
 from fastjournal.remote.store import Listed, first_names
 
@@ -41,17 +42,14 @@ class CloudStore:
         repeats: Repeats of a failed request by the library.
 
     Raises:
-        StoreRefusedError: obstore is not installed, or does not understand the URL.
+        ExtraMissingError: obstore is not installed.
+        StoreRefusedError: obstore does not understand the URL.
     """
 
     def __init__(self, url: str, *, timeout_seconds: float = 2.5, repeats: int = 1) -> None:
-        try:
-            self._library: Any = import_module("obstore")
-            self._errors: Any = import_module("obstore.exceptions")
-        except ImportError as error:
-            raise StoreRefusedError(
-                f"{url} needs the package obstore", hint="install fastjournal[remote]"
-            ) from error
+        check_extra("remote")
+        self._library: Any = import_module("obstore")
+        self._errors: Any = import_module("obstore.exceptions")
         with self._translating(url):
             self._store = self._open(url, timeout_seconds, repeats)
             self._bulk = self._open(url, max(timeout_seconds, BULK_SECONDS), repeats)

@@ -37,6 +37,7 @@ def open_store(url: str, *, timeout_seconds: float = 2.5, repeats: int = 1) -> O
         repeats: Repeats of a failed request by the library.
 
     Raises:
+        ExtraMissingError: The package for services is not installed.
         StoreRefusedError: The URL, or the file system of the directory.
         StoreUnavailableError: The directory cannot be created.
     """

@@ -34,6 +34,7 @@ from fastjournal.remote.store import Create, Get, Listed, ObjectStore, repeating
 from fastjournal.remote.writer import ChunkWriter
 from fastjournal.testing.object_store import CruelStore, MemoryStore
 from tests.integration.fault_proxy import Fate, FaultProxy, Faults
+from tests.integration.programs import installed
 from tests.integration.s3_servers import BUCKET, s3_server
 from tests.integration.worker_process import wait_until
 
@@ -192,6 +193,30 @@ def test_missing_bucket_is_a_named_error(server: str) -> None:
     with pytest.raises(StoreRefusedError, match="there is no such bucket"):
         store.create("log/1", b"")
     assert store.get("log/1") is None
+
+
+@pytest.mark.parametrize(
+    ("bucket", "endpoint", "code", "sentence"),
+    [
+        (BUCKET, None, 0, ""),
+        ("nowhere", None, 64, "--remote-log: epochs: there is no such bucket"),
+        (BUCKET, "http://127.0.0.1:9", 0, "warning: --remote-log: epochs: the request failed"),
+    ],
+)
+def test_check_of_the_configuration_asks_the_store(
+    server: str, tmp_path: Path, bucket: str, endpoint: str | None, code: int, sentence: str
+) -> None:
+    options = ["--cmdlog-path", str(tmp_path), "--listen", f"unix:{tmp_path}/socket"]
+    done = subprocess.run(
+        [installed("fastjournald"), *options, "--check-config", "--remote-log", f"s3://{bucket}/x"],
+        env=os.environ | {"AWS_ENDPOINT_URL": endpoint or server},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "" if code else "ok\n")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == bool(sentence)
 
 
 def test_store_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

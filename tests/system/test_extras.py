@@ -229,7 +229,7 @@ def test_cli_alone_reaches_a_daemon_and_names_what_the_demonstration_needs(
     assert "Traceback" not in stat.stderr
     assert "not installed" not in stat.stderr
     demo = run(cli, "demo", "--no-spark")
-    assert demo.returncode == 1
+    assert demo.returncode == UNAVAILABLE
     assert "pip install 'fastjournal[daemon]'" in demo.stderr
     assert "Traceback" not in demo.stderr
 
@@ -264,6 +264,24 @@ def test_daemon_alone_starts_and_serves_its_page(install: Install, tmp_path: Pat
             (entry,) = client.regex("^mails:")
             assert entry.value == b"x"
         assert alone.stop() == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--check-config",)], ids=["start", "check"])
+def test_daemon_alone_names_the_extra_of_a_remote_log(
+    install: Install, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    log = ("--cmdlog-path", str(tmp_path / "log"), "--listen", f"unix:{tmp_path}/socket")
+    daemon = (install("daemon") / "fastjournald", *log, *options)
+    done = run(*daemon, "--remote-log", "s3://bucket/log")
+    assert (done.returncode, done.stdout) == (UNAVAILABLE, "")
+    (said,) = done.stderr.splitlines()
+    assert "obstore is not installed (pip install 'fastjournal[remote]')" in said
+    wrong = run(*daemon, "--remote-log", "s3://bucket/log", "--takeover-after", "0")
+    assert wrong.returncode == 64
+    if options:
+        done = run(*daemon, "--remote-log", f"file://{tmp_path}/store")
+        assert (done.returncode, done.stdout) == (0, "ok\n")
+        assert not (tmp_path / "store").exists()
 
 
 FIXTURE = """

@@ -121,7 +121,7 @@ def test_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_must_
 
     assert service["Type"] == "notify"
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"].split() == ["64", "65", "74", "75"]
+    assert service["RestartPreventExitStatus"].split() == ["64", "65", "69", "74", "75"]
     # a takeover: whatever ExecStopPost has reset, and as often as it comes
     assert service["RestartForceExitStatus"] == "76"
     assert "76) systemctl reset-failed %n;;" in service["ExecStopPost"]

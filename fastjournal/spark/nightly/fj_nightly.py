@@ -22,6 +22,7 @@ from fastjournal.client.core.settings import NAMES, config_files, find_daemon
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
+    ExtraMissingError,
     FastjournalError,
     JavaMissingError,
     LogCorruptError,
@@ -42,6 +43,7 @@ _WIDTH_OF_FILES = 120
 _EXIT_UNAVAILABLE = 69
 _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
     (CannotConnectError, _EXIT_UNAVAILABLE),
+    (ExtraMissingError, _EXIT_UNAVAILABLE),
     (JavaMissingError, _EXIT_UNAVAILABLE),
     (LogLockedError, 75),
     (BadRequestError, 2),
