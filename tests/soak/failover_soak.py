@@ -5,7 +5,8 @@ many faults of processes. Each node has a network of its own to the store (``Fau
 disk of its own where mounting is allowed, and somebody who starts it again, as its unit does.
 
 Two faults go on at a time: one of a process (killed, frozen for longer than ``takeover-after``,
-stopped, its directory burned or set back, its disk full), and one of a network. Held to:
+stopped, asked to hand over, its directory burned or set back, its disk full), and one of a network.
+Held to:
 
 - lost 0: every acknowledged SET of a job is completed, when the faults have ended;
 - doubled 0: no job is completed twice, or given to somebody who asks behind its completion;
@@ -205,6 +206,7 @@ class Soak:
             "kill": self._kill,
             "freeze": self._freeze,
             "stop": self._stop,
+            "hand over": self._hand_over,
             "burn": self._burn,
             "set back": self._set_back,
         }
@@ -343,6 +345,12 @@ class Soak:
     def _stop(self, node: Node) -> None:
         with node.down(signal.SIGTERM):
             time.sleep(self._chance.choice((0, 0.5)))
+
+    def _hand_over(self, node: Node) -> None:
+        """Ask it to let a standby take over; where it is one itself, nobody answers."""
+        command = [installed("fj-cli"), "--server", node.address, "remote", "handover"]
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS)
 
     def _freeze(self, node: Node) -> None:
         """Stop the clock of a process for longer than it may be silent."""
