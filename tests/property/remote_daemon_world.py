@@ -8,7 +8,9 @@ back to a copy of its disk, while others take over. Nothing runs beside anything
 rule is a thread that runs while all else stands still (``Coroutine``).
 
 Clients keep a ledger of what they were told. ``World.audit`` restores the store into a scratch
-directory, and holds what it brings against the ledger.
+directory, and holds what it brings against the ledger. With ``async`` a takeover may lose what was
+not stored: what an audit has found once stays, and all that got OK is there where a node takes over
+in the directory that wrote last, or behind a seal.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from fastjournal.errors import FencedError, StoreUnavailableError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.remote.directory import REMOTE_FILE
-from fastjournal.remote.node import Node, NodeOptions
+from fastjournal.remote.node import Node, NodeOptions, Primary
 from fastjournal.remote.objects import EPOCHS, FORMAT_NAME
 from fastjournal.remote.restore import restore_remote
 from fastjournal.remote.store import Listed
@@ -247,7 +249,7 @@ class Life:
                 return
             primary, engine, writer = recovered
             world = self.machine.world
-            world.look_at_taker(primary.chunks.epoch.epoch, engine, self.disk)
+            world.look_at_taker(self, primary, engine)
             self.server = Server(
                 world.config,
                 engine,
@@ -313,6 +315,8 @@ class Machine:
         self.disk.mkdir(LOG)
         self.copies: list[SimulatedDisk] = []
         self.frozen_until = 0.0
+        self.intact = False
+        """Whether its directory has all that it has acknowledged since it took over."""
         self.life: Life | None = None
 
     def draw_seconds(self) -> float:
@@ -405,6 +409,11 @@ class World:
         self.tried = [0] * REGISTERS
         self.jobs: set[bytes] = set()
         """Jobs whose SET got OK."""
+        self.stored = [0] * REGISTERS
+        self.stored_jobs: set[bytes] = set()
+        """What the store has shown once."""
+        self._looked_at = -1
+        """Epoch whose taker was held against the ledger last."""
         self.given: set[bytes] = set()
         """Jobs that were given to a worker, who may have completed them."""
         self.completed: dict[bytes, float] = {}
@@ -566,6 +575,7 @@ class World:
             if what == "kill":
                 machine.end(life, life.disk.kill(seed))
             elif what == "power":
+                machine.intact &= self.config.cmdlog_sync == "always"
                 machine.end(life, life.disk.crash(seed))
             elif what == "freeze":
                 seconds = draw.choice((3, 10)) * TAKEOVER_US / SECOND * draw.random()
@@ -575,6 +585,7 @@ class World:
             elif what == "copy" and life.disk.exists(f"{LOG}/{REMOTE_FILE}"):
                 machine.copies.append(life.disk.kill(seed))
             elif what == "set back" and machine.copies:
+                machine.intact = False
                 machine.end(life, draw.choice(machine.copies).kill())
 
     async def _disturb_store(self) -> None:
@@ -703,7 +714,7 @@ class World:
 
     def audit(self) -> None:
         """Hold what the store brings against the ledger."""
-        if FORMAT_NAME not in self.store.store.objects or not self.durable:
+        if FORMAT_NAME not in self.store.store.objects:
             return
         self.counts["audits"] += 1
         disk = SimulatedDisk(capacity_bytes=1 << 24)
@@ -715,33 +726,51 @@ class World:
         engine, _ = recover_engine(
             cast(Any, disk), config, config.settings(), self._frozen_clock(), seed=bytes(8)
         )
-        self._compare("a restore", engine, partial(value_of, engine, disk, RESTORED))
+        value = partial(value_of, engine, disk, RESTORED)
+        self._compare("a restore", engine, value, kept=self.durable)
 
     def _frozen_clock(self) -> Any:
         return SimpleNamespace(now_us=lambda: self._last_us, monotonic_us=lambda: self._last_us)
 
-    def look_at_taker(self, epoch: int, engine: Engine, disk: SimulatedDisk) -> None:
+    def look_at_taker(self, life: Life, primary: Primary, engine: Engine) -> None:
         """Hold what a taker serves against the ledger, unless another one has taken over."""
         self.counts["epochs"] += 1
-        if f"{EPOCHS}/{epoch + 1:010d}.json" not in self.store.store.objects:
-            if self.durable:
-                self._compare("a taker", engine, partial(value_of, engine, disk, LOG))
-            self.audit()
+        epoch, machine = primary.chunks.epoch.epoch, life.machine
+        if not life.alive or f"{EPOCHS}/{epoch + 1:010d}.json" in self.store.store.objects:
+            return
+        kept = self.durable
+        if self._looked_at == epoch - 1:
+            kept |= primary.cause == "seal" or (primary.cause == "restart" and machine.intact)
+        self._compare("a taker", engine, partial(value_of, engine, life.disk, LOG), kept=kept)
+        self.counts["kept"] += kept
+        # what it has not, nobody has any more
+        lost = sum(map(int.__gt__, self.acknowledged, self.stored))
+        self.counts["lost"] += lost + len(self.jobs - self.given - self.stored_jobs)
+        self.acknowledged, self.jobs = list(self.stored), self.jobs & self.stored_jobs | self.given
+        self._looked_at, machine.intact = epoch, True
+        self.audit()
 
-    def _compare(self, who: str, engine: Engine, value: Callable[[Any], bytes]) -> None:
-        for number, floor in enumerate(self.acknowledged):
+    def _compare(
+        self, who: str, engine: Engine, value: Callable[[Any], bytes], *, kept: bool
+    ) -> None:
+        """Look for all that got OK (``kept``), or for what the store has shown once."""
+        for number, floor in enumerate(self.acknowledged if kept else list(self.stored)):
             entry = engine.store.find(b"r%d" % number)
             found = 0 if entry is None else int(value(entry))
             if not floor <= found <= self.tried[number]:
                 raise BreachError(
-                    f"{who} has {found} in register {number}; {floor} has got OK, and"
+                    f"{who} has {found} in register {number}; at least {floor} has to be there, and"
                     f" {self.tried[number]} was asked for"
                 )
             # what the newest epoch reads stays
-            self.acknowledged[number] = found
-        lost = [key for key in self.jobs - self.given if engine.store.find(key) is None]
+            self.stored[number] = found
+            if self.durable:
+                self.acknowledged[number] = found
+        jobs = (self.jobs if kept else self.stored_jobs) - self.given
+        lost = [key for key in jobs if engine.store.find(key) is None]
         if lost:
             raise BreachError(f"{who} has not {lost[:3]}, which got OK")
+        self.stored_jobs |= {key for key in self.jobs if engine.store.find(key) is not None}
         again = [key for key in self.completed if engine.store.find(key) is not None]
         if again:
             raise BreachError(f"{who} has {again[:3]}, whose completion got OK")

@@ -31,10 +31,11 @@ SECONDS = 40.0
 FAULT_SEEDS = 40
 """Seeds after which a planted fault counts as not found."""
 
+ASYNC = {"ack": RemoteAck.ASYNC}
 SETUPS: dict[str, dict[str, Any]] = {
     "two machines": {},
     "three machines": {"machines": 3},
-    "async": {"ack": RemoteAck.ASYNC},
+    "async": ASYNC,
 }
 
 
@@ -150,6 +151,11 @@ def linked_late(patch: Patch) -> None:
     patch.setattr(Network, "overwrite", overwrite)
 
 
+def async_surplus_diverges(patch: Patch) -> None:
+    """S1: what only the directory of the last writer has is set aside."""
+    patch.setattr(node, "judge_surplus", lambda *_: SurplusUse.DIVERGED)
+
+
 @dataclass
 class Fault:
     """A fault, and with which seed it is found soon."""
@@ -174,6 +180,7 @@ FAULTS = {
         Fault(cut_at_last),
         Fault(own_records_count),
         Fault(linked_late),
+        Fault(async_surplus_diverges, setup=ASYNC),
     )
 }
 
