@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.programs import Program, installed
 
-START_S = 60.0
+START_S = 180.0
 """Far longer than a start takes, so that a loaded machine fails no test."""
 
 _POLL_S = 0.003

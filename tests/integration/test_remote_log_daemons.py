@@ -18,7 +18,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.protocol.constants import Function
-from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
 from tests.integration.s3_servers import BUCKET, s3_server
@@ -111,8 +111,7 @@ def ready(daemon: DaemonProcess) -> None:
 
 def begun(nodes: Nodes, tmp_path: Path, url: str, *options: str) -> DaemonProcess:
     """Return a primary that began with an empty remote log."""
-    # it tries the store with a thousand objects, which takes a loaded server long
-    done = Cli(tmp_path, None)("remote", "create", url, timeout_s=5 * TIMEOUT_S)
+    done = Cli(tmp_path, None)("remote", "create", url)
     assert done.returncode == 0, done.stderr
     first = nodes.node("first", *options)
     first.start()
