@@ -161,7 +161,7 @@ class Others:
         now = trio.current_time()
         if now >= self._forgotten_at:
             self._work = 0
-        if work:
+        if work > 0:
             self._work += work
             self._forgotten_at = now + OTHERS_SECONDS
         return self._work >= limits.SCAN_OTHERS_WORK
