@@ -17,9 +17,10 @@ import trio
 import trio.testing
 
 from fastjournal.errors import LogFailedError
+from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import encode_request
 from fastjournald.net.plain_socket import PlainSocket
-from fastjournald.net.poller import LITTLE_WORK, ROUNDS_A_TURN
+from fastjournald.net.poller import ROUNDS_A_TURN
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
 from tests.unit.test_session_limits import NOP, ended, set_
 
@@ -127,8 +128,8 @@ async def test_poller_ends_its_rounds_where_a_round_has_given_somebody_something
             if what == "task":
                 lot.unpark()
             else:
-                # far from that work the poller does not look for such calls
-                store.work += LITTLE_WORK
+                # before so much work the poller does not look for such calls
+                store.work += TURN_WORK
                 token.run_sync_soon(order.append, "other")
 
         monkeypatch.setattr(poller, "_take_round", noted)

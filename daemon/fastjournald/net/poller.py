@@ -81,10 +81,6 @@ no other client has had any done since: none with TLS either, and none in a scan
 ROUNDS_A_TURN = 16
 """Rounds that the poller takes at most in one turn of the event loop."""
 
-LITTLE_WORK = TURN_WORK // 2
-"""Work of the rounds of one turn after which the poller also looks whether a thread calls, which is
-dear: sixteen lone requests do less."""
-
 PAUSE_SECONDS = 0.0002
 """Longest wait for the next round of the same turn: sockets of others are not watched meanwhile."""
 
@@ -252,7 +248,7 @@ class Poller:
                 self._asleep = True
                 await trio.lowlevel.wait_readable(descriptor)
                 self._asleep = False
-            much = self._store.work + LITTLE_WORK
+            much = self._store.work + TURN_WORK
             self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
             # select takes no larger descriptors
             rounds = ROUNDS_A_TURN if descriptor < FD_SETSIZE else 1
@@ -266,7 +262,7 @@ class Poller:
         """Return whether nothing is to be done before something is received, in no task either.
 
         Args:
-            much: ``Store.work`` from which on calls of threads are looked for.
+            much: ``Store.work`` from which on calls of threads are looked for, which is dear.
         """
         if self._ready or self._unsettled or self._stopping or not self._is_alone(PAUSE_SECONDS):
             return False
