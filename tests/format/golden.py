@@ -1,7 +1,7 @@
 """Golden files of a release: log, remote log and spool, as this version writes them.
 
-``python -m tests.format.golden`` writes the directory ``data/<version>`` of the version that comes
-next, once: what is there is released, and stays (docs/compatibility.md).
+``python -m tests.format.golden`` writes the directory of ``NEWEST``, once: a new one follows a
+change of a format, and what is there is released, and stays (docs/compatibility.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from tests.property.live_indexes import TakenIndex
 from tests.property.subject import SECOND, START
 
 DATA = Path(__file__).parent / "data"
-NEXT_VERSION = "0.1.0"
+NEWEST = "0.1.0"
+"""The version whose golden files the present code writes."""
 CONTENT = "content.json"
 """What waits in log, remote log and spool, and the present of the log."""
 LOG_ID = "8b6e7b2e-52b9-4c0e-9d2c-3a1f0c9f7d11"
@@ -132,7 +133,7 @@ def remote_files(log: CompactedLog) -> Files:
     adopted = remote.links(sealed[:-2])
     remote.run(adopt(Epoch(0, LOG_ID, "one", bytes(16), -1), now, adopted))
     reader = LogReader(LOG_ID)
-    candidate = Candidate("two", b"n" * 16, ("two:9923",), NEXT_VERSION)
+    candidate = Candidate("two", b"n" * 16, ("two:9923",), NEWEST)
     writer = ChunkWriter(remote.run(take_over(reader, candidate, now)), reader.end, now)
     remote.run(writer.store(0, 0, b"", now))
     for info in sealed[-2:]:
@@ -196,9 +197,9 @@ def files_of(directory: Path) -> Files:
 
 
 def main() -> None:
-    directory = DATA / NEXT_VERSION
+    directory = DATA / NEWEST
     if directory.exists():
-        sys.exit(f"{directory} is released, and stays: change NEXT_VERSION")
+        sys.exit(f"{directory} is released, and stays: change NEWEST")
     for name, data in build_all().items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(data)

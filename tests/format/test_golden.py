@@ -16,7 +16,7 @@ from fastjournal.spool import Spool
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.object_store import MemoryStore
 from fastjournald.testing import FastjournalDaemon
-from tests.format.golden import CONTENT, DATA, NEXT_VERSION, build_all, files_of, live_of
+from tests.format.golden import CONTENT, DATA, NEWEST, build_all, files_of, live_of
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.live_indexes import indexed, replayed
 
@@ -37,8 +37,8 @@ def test_files_of_a_release_stay() -> None:
 
 
 def test_newest_files_are_what_the_present_code_writes() -> None:
-    """A change of a format adds a directory: NEXT_VERSION, ``python -m tests.format.golden``."""
-    written, golden = build_all(), files_of(DATA / NEXT_VERSION)
+    """A change of a format adds a directory: NEWEST, ``python -m tests.format.golden``."""
+    written, golden = build_all(), files_of(DATA / NEWEST)
     assert written.keys() == golden.keys()
     differing = {name for name, data in golden.items() if data != written[name]}
     # a live index has its entries in the order of their hashes
