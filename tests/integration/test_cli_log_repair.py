@@ -478,8 +478,8 @@ def test_log_format_that_is_wrong_is_refused_with_the_right_one(cli: Cli, tmp_pa
         ("beanstalkd/killed", "kestrel", "holds the binlog of a beanstalkd, and none of kestrel"),
         ("kestrel/names", "beanstalkd", "holds the journal of a Kestrel, and none of beanstalkd"),
         ("workq/basic", "fastjournal", "holds the command log of a workq-server"),
-        ("fastjournald", "kestrel", "a log that fastjournald wrote, and none of kestrel"),
-        ("fastjournald", "workq", "and none of workq (name fastjournal instead)"),
+        ("0.1.0/log", "kestrel", "a log that fastjournald wrote, and none of kestrel"),
+        ("0.1.0/log", "workq", "and none of workq (name fastjournal instead)"),
     ):
         for command in ("dump", "stat", "verify"):
             done = cli("log", command, str(CORPUS / name), "--format", wrong)

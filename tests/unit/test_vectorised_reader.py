@@ -44,7 +44,7 @@ COLUMNS = list(READABLE.values())
 SLICES = (2, 5)
 DATA = Path(__file__).parent.parent / "format" / "data"
 RECORDED = [
-    DATA / "fastjournald",
+    DATA / "0.1.0/log",
     *sorted(path for path in (DATA / "workq").iterdir() if path.is_dir()),
 ]
 """The golden log of fastjournald, and logs of workq itself."""
