@@ -233,7 +233,7 @@ def measure_restore(log: Path) -> None:
             if primary.stop():
                 raise RuntimeError("the daemon failed")
         finally:
-            primary.kill()
+            primary.__exit__()
         shutil.rmtree(primary.directory)
         began = time.perf_counter()
         shutil.copytree(directory / "store", directory / "copy")
