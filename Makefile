@@ -155,7 +155,6 @@ bench: $(READY) ## measure speed and memory, native and pure, beside Redis and b
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## compare with Redis and beanstalkd (25 minutes), and write it into docs/performance.md
-	mkdir -p $(dir $(PEERS))
 	$(BIN)/python -m tests.bench.bench_peers --json $(PEERS) $(ARGS)
 	$(BIN)/python -m tests.bench.peers.page $(PEERS)
 

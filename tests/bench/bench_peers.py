@@ -81,6 +81,8 @@ def main() -> None:
         rows = chosen(ROWS, [key for key in given.only.split(",") if key])
     except ValueError as error:
         parser.error(f"{error}; there are {', '.join(row.key for row in ROWS)}")
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
     for kind in SERVERS:
         if not kind.is_installed():
             missing = "no native leaves are loaded" if kind is FastjournaldPure else "not installed"
