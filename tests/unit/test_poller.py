@@ -17,7 +17,6 @@ import trio
 import trio.testing
 
 from fastjournal.errors import LogFailedError
-from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import encode_request
 from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.poller import ROUNDS_A_TURN
@@ -102,12 +101,10 @@ async def test_poller_takes_rounds_in_one_turn_where_no_task_has_anything_to_do(
         await trio.aclose_forcefully(peer.stream)
 
 
-@pytest.mark.parametrize("what", ["task", "call of a thread"])
 async def test_poller_ends_its_rounds_where_a_round_has_given_somebody_something_to_do(
-    what: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    order, token = list[str](), trio.lowlevel.current_trio_token()
-    lot = trio.lowlevel.ParkingLot()
+    order, lot = list[str](), trio.lowlevel.ParkingLot()
 
     async def other() -> None:
         while True:
@@ -119,18 +116,13 @@ async def test_poller_ends_its_rounds_where_a_round_has_given_somebody_something
         await peer.ask(NOP)
         nursery.start_soon(other)
         await trio.testing.wait_all_tasks_blocked()
-        poller, store = fixture.server.connections.poller, fixture.server.runtime.engine.store
+        poller = fixture.server.connections.poller
         take_round = poller._take_round
 
         def noted(*given: Any) -> None:
             order.append("round")
             take_round(*given)
-            if what == "task":
-                lot.unpark()
-            else:
-                # before so much work the poller does not look for such calls
-                store.work += TURN_WORK
-                token.run_sync_soon(order.append, "other")
+            lot.unpark()
 
         monkeypatch.setattr(poller, "_take_round", noted)
         await ask_again_at_once(peer, monkeypatch)

@@ -130,12 +130,21 @@ def pipes() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
         ("one that it wakes", False),
         ("one that it starts", False),
         ("one that it cancels", False),
+        ("nobody, for long", False),
     ],
 )
 async def test_task_is_alone_where_no_other_can_run_before_its_time_is_over(
-    beside: str, expected: bool, loop: Loop, pipes: list[tuple[socket.socket, socket.socket]]
+    beside: str,
+    expected: bool,
+    loop: Loop,
+    pipes: list[tuple[socket.socket, socket.socket]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scheduler, event, scope = loop.scheduler, trio.Event(), trio.CancelScope()
+    monkeypatch.setattr(
+        "fastjournald.tasks.turn_scheduler.ALONE_SECONDS",
+        0.0 if "long" in beside and "nobody" in beside else 3600.0,
+    )
     (ours, theirs), (our_other, their_other) = pipes
 
     async def other() -> None:
@@ -144,7 +153,7 @@ async def test_task_is_alone_where_no_other_can_run_before_its_time_is_over(
                 await trio.sleep(600 if "longer" in beside else 60)
             elif "same turn" in beside:
                 await trio.lowlevel.wait_readable(their_other)
-            elif beside != "nobody":
+            elif "nobody" not in beside:
                 await event.wait()
 
     async with trio.open_nursery() as background:

@@ -114,7 +114,6 @@ class Poller:
         self._together = SharedBatch(shared)
         self._now_us = now_us
         self._turns = shared.turns
-        self._store = shared.engine.store
         self._memory = shared.memory
         self._listeners = shared.engine.subscriptions.subscribers
         self._next_turn = next_turn
@@ -248,28 +247,20 @@ class Poller:
                 self._asleep = True
                 await trio.lowlevel.wait_readable(descriptor)
                 self._asleep = False
-            much = self._store.work + TURN_WORK
             self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
             # select takes no larger descriptors
             rounds = ROUNDS_A_TURN if descriptor < FD_SETSIZE else 1
-            while (rounds := rounds - 1) and self._only_waits(much):
+            while (rounds := rounds - 1) and self._only_waits():
                 if not select.select((descriptor,), (), (), PAUSE_SECONDS)[0]:
                     break
                 self._next_turn()
                 self._take_round(epoll, epoll.poll(0, EVENTS_A_ROUND))
 
-    def _only_waits(self, much: int) -> bool:
-        """Return whether nothing is to be done before something is received, in no task either.
-
-        Args:
-            much: ``Store.work`` from which on calls of threads are looked for, which is dear.
-        """
-        if self._ready or self._unsettled or self._stopping or not self._is_alone(PAUSE_SECONDS):
+    def _only_waits(self) -> bool:
+        """Return whether nothing is to be done before something is received, in no task either."""
+        if self._ready or self._unsettled or self._stopping:
             return False
-        return (
-            self._store.work < much
-            or not trio.lowlevel.current_statistics().run_sync_soon_queue_size
-        )
+        return self._is_alone(PAUSE_SECONDS)
 
     def _take_round(self, epoll: select.epoll, events: list[tuple[int, int]]) -> None:
         clients, ready, remote = self._clients, self._ready, self._remote

@@ -16,6 +16,10 @@ from fastjournal.limits import TURN_WORK
 from fastjournald.admission.turn_budget import QueuedClient, Share, TurnBudget
 from fastjournald.histogram import Histogram, Latencies
 
+ALONE_SECONDS = 0.0025
+"""Time for which a task may be alone in a turn of the event loop: sockets and calls of threads wait
+meanwhile. A sync in line takes time that no count of work has."""
+
 
 class SettledLog(Protocol):
     """The log, as far as the end of a turn is concerned."""
@@ -59,7 +63,8 @@ class TurnScheduler(trio.abc.Instrument):
         self._scheduled = 0
         """Tasks that can run in this turn, and those that have become able to since it began."""
         self._due = 0.0
-        """Instant of the first timeout of a task, as known when this turn began."""
+        """When a task is alone no longer: the first timeout of another one, as known when this turn
+        began, and at the latest ``ALONE_SECONDS`` behind that."""
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -125,7 +130,7 @@ class TurnScheduler(trio.abc.Instrument):
 
         It knows this from what the event loop tells an instrument: to ask the loop each time would
         cost a lone request a seventh of its instructions. Sockets and calls of threads
-        (``run_sync_soon``) are not seen, as the loop itself looks at them only in its next turn.
+        (``run_sync_soon``) are not seen: so it is false from ``ALONE_SECONDS`` on.
 
         Args:
             seconds: Time that has to pass before the first timeout of a task.
@@ -138,7 +143,8 @@ class TurnScheduler(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         """Begin a turn."""
-        self._woke = self._latencies.began = perf_counter()
+        self._woke = self._latencies.began = now = perf_counter()
+        self._due = min(self._due, now + ALONE_SECONDS)
         self._budget.begin_turn()
 
     def before_io_wait(self, timeout: float) -> None:
