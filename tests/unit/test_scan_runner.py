@@ -41,6 +41,7 @@ from fastjournald.tables.value_cache import Unreadable
 from fastjournald.tasks.scan_runner import (
     OTHERS_SECONDS,
     SHARED_SLICES,
+    Others,
     Place,
     ScanQueue,
     ScanRunner,
@@ -290,7 +291,18 @@ async def test_page_is_whole_again_a_while_after_others_have_worked(
     scans.others = 0
     assert len(await scans.pages(**QUERIES["range"])) > 1
     autojump_clock.jump(OTHERS_SECONDS)
+    assert len(await scans.pages(**QUERIES["range"])) > 1, "half of much is enough"
+    autojump_clock.jump(OTHERS_SECONDS)
     assert len(await scans.pages(**QUERIES["range"])) == 1
+
+
+async def test_trickle_of_others_never_adds_up_to_work_beside_scans(
+    autojump_clock: MockClock,
+) -> None:
+    others = Others()
+    for _ in range(100):
+        assert not others.note(limits.SCAN_OTHERS_WORK // 10)
+        autojump_clock.jump(OTHERS_SECONDS / 4)
 
 
 async def test_thread_matches_no_keys_for_a_page_that_has_ended(

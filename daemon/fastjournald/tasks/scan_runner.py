@@ -150,7 +150,8 @@ class Others:
 
     def __init__(self) -> None:
         self._work = 0
-        self._forgotten_at = -math.inf
+        """At most twice what is enough; half of it counts on after each ``OTHERS_SECONDS``."""
+        self._halved_at = -math.inf
 
     def note(self, work: int) -> bool:
         """Add work that others have just done; return whether scans are beside others.
@@ -159,11 +160,10 @@ class Others:
             work: In units of about a microsecond.
         """
         now = trio.current_time()
-        if now >= self._forgotten_at:
-            self._work = 0
-        if work > 0:
-            self._work += work
-            self._forgotten_at = now + OTHERS_SECONDS
+        if now >= self._halved_at:
+            self._work = self._work // 2 if now < self._halved_at + OTHERS_SECONDS else 0
+            self._halved_at = now + OTHERS_SECONDS
+        self._work = min(self._work + max(0, work), 2 * limits.SCAN_OTHERS_WORK)
         return self._work >= limits.SCAN_OTHERS_WORK
 
 
@@ -172,8 +172,9 @@ SHARED_SLICES = 3
 or whose keys are matched first takes long, whatever its work is."""
 
 OTHERS_SECONDS = 1.0
-"""How long scans remember that others worked. So a slice or a page without others, as during a
-sync for which all of them wait, makes no page longer."""
+"""How long scans remember that others worked, at least. So a slice or a page without others, as
+during a sync for which all of them wait, makes no page longer. What a few requests a second add up
+to is forgotten."""
 
 SLICE_SECONDS = 0.001
 """Length of one slice of merging the index while no request arrives."""
