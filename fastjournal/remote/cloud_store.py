@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fastjournal.entry_points import check_extra
-from fastjournal.errors import StoreRefusedError, StoreUnavailableError
+from fastjournal.errors import ExtraMissingError, StoreRefusedError, StoreUnavailableError
 from fastjournal.remote.store import Listed, first_names
 
 SCHEMES = ("s3", "gs", "az")
@@ -48,8 +48,13 @@ class CloudStore:
 
     def __init__(self, url: str, *, timeout_seconds: float = 2.5, repeats: int = 1) -> None:
         check_extra("remote")
-        self._library: Any = import_module("obstore")
-        self._errors: Any = import_module("obstore.exceptions")
+        try:
+            self._library: Any = import_module("obstore")
+            self._errors: Any = import_module("obstore.exceptions")
+        except ImportError as error:
+            raise ExtraMissingError(
+                f"obstore cannot be loaded: {error}", hint="install it anew for this Python"
+            ) from error
         with self._translating(url):
             self._store = self._open(url, timeout_seconds, repeats)
             self._bulk = self._open(url, max(timeout_seconds, BULK_SECONDS), repeats)

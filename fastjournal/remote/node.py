@@ -262,6 +262,7 @@ class Node:
         told = read_remote_file(self._disk, self._directory)
         while (content := self._request(Get(FORMAT_NAME))) is None:
             self._require_new(told)
+            self._failing = False
             if list_segments(self._disk, self._directory) and (segments := self._recover()):
                 self._adopt(told, segments)
                 return
