@@ -366,12 +366,13 @@ class Soak:
     def _set_back(self, node: Node) -> None:
         """Start on a copy of the directory that was made at an earlier kill."""
         with node.down():
-            log, copy = node.daemon.log_path, node.directory / "copy"
+            # beside its disk, which has no room for two
+            log, copy = node.daemon.log_path, node.directory.with_name(f"{node.name}-copy")
             if log.exists() and not copy.exists():
                 shutil.copytree(log, copy)
             elif copy.exists():
                 shutil.rmtree(log, ignore_errors=True)
-                copy.rename(log)
+                shutil.move(copy, log)
 
     def _fill(self, node: Node) -> None:
         node.disk_was_full = True
