@@ -350,9 +350,8 @@ async def test_lease_that_ends_during_a_sync_withholds_the_replies_that_waited_f
         remote.store.is_away = True
         remote.jumped_us += 16_000_000
         held.go_on()
-        await remote.wait_until(
-            lambda: remote.fixture.writer.committed == remote.fixture.writer.appended > 0
-        )
+        # what came behind the begin of that sync may wait for the lease to be committed at all
+        await remote.wait_until(lambda: remote.fixture.writer.committed > 0)
         assert await is_silent(*peers)
         remote.store.is_away = False
         for peer in peers:
